@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from bench.storage.checkpoint import Checkpoint
 
 
+def unnoted(text: str) -> None:
+    """Discard a fact about a run. Unlike a lambda, it can go to another process."""
+
+
 @dataclass(slots=True)
 class Context:
     """A method's run context: device, seeded generators, cache and progress display."""
@@ -28,7 +32,7 @@ class Context:
     cache: Cache
     progress: Progress
     workers: int = 1  # Number of processes that may train teachers in parallel on a CPU; results do not depend on it.
-    note: Callable[[str], None] = lambda text: None
+    note: Callable[[str], None] = unnoted
     """Report a public fact about this run; it is kept in the record and printed."""
     cell: str = field(default_factory=new_salt)
     """An opaque token of this run; checkpoints that no other run may resume depend on it."""

@@ -38,7 +38,7 @@ from bench.interface.registry import ATTACKS
 from bench.results.attack_record import Role, Scores
 from bench.results.record import Record
 from bench.storage.cache import Cache
-from bench.training.context import Context
+from bench.training.context import Context, unnoted
 from bench.training.features import trained_part
 from bench.training.loop import accuracy
 
@@ -177,7 +177,7 @@ def _reconstruct_all(
     with context.progress.stage(f"{attack.name}: targets", len(targets)) as stage:
         for place, (role, released) in enumerate(targets.items()):
             if place == 1 and pool is not None:
-                apart = dataclasses.replace(context, progress=Progress(), note=_silent, cache=context.cache.silent())
+                apart = dataclasses.replace(context, progress=Progress(), note=unnoted, cache=context.cache.silent())
                 rest = {
                     pool.submit(reconstruct, attack, other, auxiliary, observed, apart): name
                     for name, other in list(targets.items())[1:]
@@ -190,10 +190,6 @@ def _reconstruct_all(
                 made[role] = reconstruct(attack, released, auxiliary, observed, context)
             stage.advance()
     return {role: made[role] for role in targets}
-
-
-def _silent(text: str) -> None:
-    """Discard `text`."""
 
 
 def observed_of(data: AttackData, seed: int) -> Observed:

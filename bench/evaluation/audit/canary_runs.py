@@ -9,7 +9,6 @@ A *noiseless* shadow run measures power: an audit that finds nothing in it is in
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 from concurrent.futures import as_completed
@@ -244,10 +243,14 @@ def train_shadow_runs(
     """Return `count` shadow runs of `cell`, in parallel with workers; an interrupted call resumes from the cache."""
     found = {index: find_shadow_run(cell, canaries, index, context) for index in range(count)}
     missing = [index for index, shadow_run in found.items() if shadow_run is None]
-    job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, material)
     importable = not plugin_file(METHODS.get(cell.method))
     quick = cell.preset is Preset.TINY and len(missing) <= 4  # starting processes would take longer than the work
     workers = min(context.workers, len(missing)) if importable and not quick else 1
+
+    def apart(progress: Progress, workers: int) -> Context:
+        cache = Cache(context.cache.root, context.cache.base, progress.say)
+        return Context(context.device, Streams(cell.seed), cache, progress, workers)
+
     if missing:
         with (
             context.progress.stage(f"shadow runs of {cell.method}", len(missing)) as stage,
@@ -255,26 +258,15 @@ def train_shadow_runs(
         ):
             if pool is None:
                 for index in missing:
-                    found[index] = job(context.device, context.progress, context.workers, index)
+                    own = apart(context.progress, context.workers)
+                    found[index] = train_shadow_run(cell, canaries, index, material, own)
                     stage.advance()
             else:
-                futures = {pool.submit(job, context.device, Progress(), 1, index): index for index in missing}
+                futures = {
+                    pool.submit(train_shadow_run, cell, canaries, index, material, apart(Progress(), 1)): index
+                    for index in missing
+                }
                 for future in as_completed(futures):
                     found[futures[future]] = future.result()
                     stage.advance()
     return [shadow_run for shadow_run in found.values() if shadow_run is not None]
-
-
-def _train_one(
-    cell: Cell,
-    canaries: Canaries,
-    root: Any,
-    base: dict[str, Any],
-    material: Materialised,
-    device: torch.device,
-    progress: Progress,
-    workers: int,
-    index: int,
-) -> ShadowRun:
-    context = Context(device, Streams(cell.seed), Cache(root, base, progress.say), progress, workers)
-    return train_shadow_run(cell, canaries, index, material, context)
