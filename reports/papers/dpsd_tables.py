@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from bench.core.types import Basis
@@ -309,13 +310,9 @@ def _usual(fields: Iterable[str], quick: Mapping[str, Setting]) -> dict[str, Che
     return {name: as_preset(name, **({"quick": quick[name]} if name in quick else {})) for name in fields}
 
 
-def _by_classes(name: str, few: Setting | None, many: Setting) -> Check:
-    """Return a check that `name` has the quick preset's value, which is `many` from 1,000 classes on."""
-
-    def usual(record: Record) -> bool:
-        return as_preset(name, quick=many if _CLASSES.get(record.dataset, 10) >= 1000 else few)(record)
-
-    return usual
+def _by_classes(name: str, few: Setting | None, many: Setting, record: Record) -> bool:
+    """Return whether `name` has the quick preset's value, which is `many` from 1,000 classes on."""
+    return as_preset(name, quick=many if _CLASSES.get(record.dataset, 10) >= 1000 else few)(record)
 
 
 def _clients(record: Record) -> bool:
@@ -334,7 +331,7 @@ PLAIN: Plain = {
     "dpsd": _usual((*_ABLATED, *_DATA_SENSITIVE), _QUICK),
     "dpsd-t": _usual((*_ABLATED, *_DATA_SENSITIVE), _QUICK),
     "fed-dpsd": _usual((*_ABLATED, *_DATA_SENSITIVE, "clients", "concentration"), {**_QUICK, "iterations": 200})
-    | {"beta": _by_classes("beta", 1e-4, 1e-6), "amount": _by_classes("amount", None, 4096)},
+    | {"beta": partial(_by_classes, "beta", 1e-4, 1e-6), "amount": partial(_by_classes, "amount", None, 4096)},
     "dpsd-label": {**_usual((*_ABLATED, "outside"), _QUICK), "k": _all_classes},
     "dpsd-sound": _usual(("answer", "rounds", "random_share", "distillation", "k", "teacher", "student"), {}),
     "nonprivate": {"records": as_preset("records")},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +29,19 @@ class Texts:
     def table(self, number: str, columns: tuple[str, ...], rows: Rows, fill: Fill = lambda material: {}) -> TableSpec:
         """Return the spec of a table."""
         entry = self._entries[f"table {number}"]
-        return TableSpec(number, entry["title"], entry["says"], columns, rows, self._shows(entry, number, fill))
+        return TableSpec(number, entry["title"], entry["says"], columns, rows, partial(self._says, entry, number, fill))
 
     def figure(self, number: str, panels: Panels, fill: Fill = lambda material: {}, **layout: Any) -> FigureSpec:
         """Return the spec of a figure; `layout` has its columns, height and width."""
         entry = self._entries[f"figure {number}"]
-        return FigureSpec(number, entry["title"], entry["says"], panels, self._shows(entry, "", fill), **layout)
+        return FigureSpec(number, entry["title"], entry["says"], panels, partial(self._says, entry, "", fill), **layout)
 
-    def _shows(self, entry: Mapping[str, Any], table: str, fill: Fill) -> Callable[[Material], list[str]]:
-        def shows(material: Material) -> list[str]:
-            printed = material.printed(table=table)
-            values = {"notes": _notes(printed), "verdicts": _verdicts(printed), **self._fill(material)}
-            values |= fill(material)
-            empty = [f"{{{name}}}" for name, value in values.items() if not value]
-            sentences = [text for text in entry.get("shows", []) if not any(name in text for name in empty)]
-            return [text.format_map(values) for text in sentences]
-
-        return shows
+    def _says(self, entry: Mapping[str, Any], table: str, fill: Fill, material: Material) -> list[str]:
+        printed = material.printed(table=table)
+        values = {"notes": _notes(printed), "verdicts": _verdicts(printed), **self._fill(material), **fill(material)}
+        empty = [f"{{{name}}}" for name, value in values.items() if not value]
+        sentences = [text for text in entry.get("shows", []) if not any(name in text for name in empty)]
+        return [text.format_map(values) for text in sentences]
 
 
 def _verdicts(printed: Iterable[Reported]) -> str:
