@@ -9,7 +9,6 @@ import pytest
 from bench.core.errors import BenchError
 from bench.interface.registry import METHODS
 
-
 HOOKLESS = """from bench.interface import Method, register_method
 
 @register_method("m")
