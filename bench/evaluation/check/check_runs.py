@@ -153,7 +153,8 @@ class Outcome:
     outside: str = ""  # what the method's code accessed or replaced beyond its arguments
     alone: bool = False  # whether the other cell's run, which should precede it, failed
     sha256: str = ""  # digest of a row's released student
-    charged: list[dict[str, Any]] = field(default_factory=list)  # the ledger's events of a row, as records store them
+    charged: list[dict[str, Any]] = field(default_factory=list)  # the ledger's events, as records store them
+    stated: list[dict[str, Any]] | None = None  # the method's charges() in this form, if it states them
     products: tuple[Product, ...] = ()
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     accuracy: float = 0.0
@@ -284,13 +285,13 @@ def _run(
         calls = taping.calls if keep else []
         return dataclasses.replace(outcome, moved=_moved(taping, tape, method, which, absent), calls=calls)
     if row is not None and row.digest:
-        sha256, charged = save_released(released, folder / "student"), stored(ledger.events)
-        outcome = dataclasses.replace(outcome, sha256=sha256, charged=charged)
-    predicted = logits.argmax(1).cpu()
+        outcome = dataclasses.replace(outcome, sha256=save_released(released, folder / "student"))
+    charges, predicted = bound.charges(), logits.argmax(1).cpu()
     accuracy = float((predicted == material.test_labels).double().mean())
     return dataclasses.replace(
-        outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy, products=tuple(kernels.products)
-    )
+        outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy, products=tuple(kernels.products),
+        charged=stored(ledger.events), stated=None if charges is None else stored(charges),
+    )  # fmt: skip
 
 
 def _client_replaced(method: Method, private: PrivateData, context: Context, seed: int) -> PrivateData:

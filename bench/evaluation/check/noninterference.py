@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -204,7 +203,7 @@ def check_method(
             watched, alone = watched or first.watched, alone or first.alone
             declared = declared_by(method, first)
             if not declared:
-                processes.apart(place, costs_covered, trial, first.released)
+                costs_covered(first, Draw.of(seed).budget.delta)
                 same_again(first, again)
                 runs = processes.run(trial, FAR + near_sets(method), first.calls, seconds)
                 if difference(first, runs[0]):
@@ -317,15 +316,11 @@ def declared_by(method: type[Method], first: Outcome) -> str:
     return declared
 
 
-def costs_covered(trial: Trial, released: Sequence[tuple[str, str]]) -> None:
-    """Reject a method whose run, with what it `released`, charged the ledger less than its charges() state."""
-    method, _ = loaded(trial.method, trial.facts.dataset)
-    charges = method(method.Config(**trial.config), trial.facts).charges()
-    if charges is None:
+def costs_covered(first: Outcome, delta: float) -> None:
+    """Reject a method whose `first` run charged the ledger less than its charges() state for the same settings."""
+    if first.stated is None or first.stated == first.charged:
         return
-    delta = Draw.of(trial.seed).budget.delta
-    ran = restored(json.loads(value) for name, value in released if name.startswith("event "))
-    spent, stated = (proven(events, delta).epsilon for events in (ran, charges))
+    spent, stated = (proven(restored(events), delta).epsilon for events in (first.charged, first.stated))
     if not spent >= stated * COVERED:
         raise Rejected(
             f"its charges() cost epsilon {stated:.4g} at delta {delta:g}, and its run charged the ledger {spent:.4g}. "
