@@ -76,6 +76,12 @@ def _halves(path: Path) -> tuple[Path, Path | None]:
     return path / "train", tests[0] if tests else None
 
 
+def unread(path: Path) -> list[str]:
+    """Return the names of folders beside ``train`` that hold neither training nor test images."""
+    train, test = _halves(path)
+    return [] if train == path else [name for name in list_classes(path) if path / name not in (train, test)]
+
+
 def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
     for name in classes:
         for file in list_images(train / name)[:1]:

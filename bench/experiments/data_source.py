@@ -12,6 +12,7 @@ from bench.core.printable import counted
 from bench.core.progress import Progress, Stage
 from bench.core.types import Facts
 from bench.data.datasets import load
+from bench.data.image_folder import unread
 from bench.data.own_arrays import is_features
 from bench.data.own_name import PREFIX, parse
 from bench.data.spec import Loaded
@@ -73,6 +74,8 @@ def _summary(loaded: Loaded, known: Facts) -> str:
         "test": f"{known.test_records} records; the accuracy on them is stated without noise",
         "withheld": known.disclosure.withheld,
     }
+    if beside := unread(parse(loaded.spec.name).path):
+        lines["not read"] = ", ".join(f"{one}/" for one in beside)
     fold = textwrap.TextWrapper(79, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False)
     return "\n".join([known.dataset, *(fold.fill(f"  {name:<9} {text}") for name, text in lines.items())])
 
