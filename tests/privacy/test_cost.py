@@ -102,6 +102,8 @@ def test_second_names_and_epochs(name: str, setting: dict[str, Any], same: dict[
         ("dp-sgd", {"sigma": 1.0, "steps": 1}, "either the sampling rate, or both batch and records"),
         ("dp-sgd", {"sigma": 1.0, "steps": 1, "batch": 9, "records": 3}, "between 0 and records"),
         ("dp-sgd", {"sigma": 1.0, "step": 1}, "Did you mean 'steps'?"),
+        ("dp-sgd", {"sigma": 1.0, "steps": 1, "sampling": "any"}, "sampling is one of poisson, .*, not 'any'"),
+        ("dp-sgd", {"sigma": 1.0, "target_epsilon": 1.0, "steps": 1, "sampling_rate": 0.1}, "exactly one of sigma"),
         ("gaussian", {"noise_multiplier": 0.0}, "positive"),
         ("gaussian", {"noise_multiplier": 1.0, "delta": 0.0}, "delta"),
         ("pate", {"gamma": 0.05}, "one of queries and votes"),
@@ -132,6 +134,14 @@ def test_mechanisms_take_the_options_of_the_command_and_the_fields_of_the_event(
     assert cost.proven == min(row.epsilon for row in cost.accountants if row.sound and row.releasable)
     assert "1/16 vote" in bench.epsilon("lnmax", gamma=0.05, queries=10, secure_granularity=16).mechanism
     assert bench.epsilon("tuning", sigma=4.0).mechanism.startswith("the best of")
+
+
+def test_dp_sgd_is_solved_for_the_neighbours_that_the_target_names() -> None:
+    setting = {"target_epsilon": 2.0, "sampling_rate": 0.01, "steps": 100}
+    cost = bench.epsilon("dp-sgd", **setting)
+    assert cost.proven == pytest.approx(2, abs=1e-4)
+    assert cost.claimed is None
+    assert bench.epsilon("dp-sgd", **setting, adjacency="replace-one").replace_one == pytest.approx(2, abs=1e-4)
 
 
 def test_settings_of_the_claim_alone_change_nothing_proven() -> None:

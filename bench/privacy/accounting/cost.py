@@ -57,6 +57,7 @@ def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost
     records). `votes` is an array of counts (queries, classes). Mechanisms are those of a ledger, with their fields:
     ``bench.epsilon("gaussian", noise_multiplier=4.0, count=100)``. They also take the options of ``bench epsilon``:
     ``bench.epsilon("gnmax", sigma=40.0, target_epsilon=1.0)``, and `sigma` for the noise multiplier of ``gaussian``.
+    ``dp-sgd`` takes `target_epsilon` too, instead of `sigma`, and then has no claim.
 
     Raises :class:`BenchError` on an unknown name, a missing or unknown setting, or one out of range.
 
@@ -86,7 +87,8 @@ def cost_of(asked: Described, delta: float) -> PrivacyCost:
 
 def _described(name: str, setting: Mapping[str, Any], delta: float) -> Described:
     """Return the description from the function `name`, with further event fields from `setting`."""
-    make, kind = PAPERS.get(name) or MECHANISMS.get(name), _KINDS.get(name)
+    solved = "target_epsilon" in setting and name in MECHANISMS  # a target is not a paper's setting
+    make, kind = MECHANISMS[name] if solved else PAPERS.get(name) or MECHANISMS.get(name), _KINDS.get(name)
     fields = {} if kind is None else {n: p.default for n, p in signature(kind).parameters.items()}
     if make is None and kind is None:
         raise UnknownNameError("paper or mechanism", name, {**PAPERS, **MECHANISMS, **_KINDS})

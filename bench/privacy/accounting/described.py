@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 from bench.core.errors import BenchError
@@ -68,9 +69,19 @@ def settings_of(make: Callable[..., Any]) -> dict[str, tuple[Any, Option, Any]]:
 
 
 def described(make: Callable[..., Described], delta: float, setting: Mapping[str, Any]) -> Described:
-    """Return the result of `make` for a `setting`; raise :class:`BenchError` on a value out of range."""
+    """Return the result of `make` for a `setting`; raise :class:`BenchError` on a value out of range.
+
+    A value that `make` declares as an enum may be given as its text.
+    """
     conversions.check_delta(delta)
-    return make(**setting, **({"delta": delta} if "delta" in inspect.signature(make).parameters else {}))
+    declared, given = inspect.signature(make, eval_str=True).parameters, dict(setting)
+    for name, value in setting.items():
+        kind = (*get_args(getattr(declared.get(name), "annotation", None)), None)[0]
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            if value not in (accepted := [one.value for one in kind]):
+                raise BenchError(f"{name} is one of {', '.join(accepted)}, not {value!r}.")
+            given[name] = kind(value)
+    return make(**given, **({"delta": delta} if "delta" in declared else {}))
 
 
 def by_name(*functions: F) -> dict[str, F]:
