@@ -27,10 +27,15 @@ def print_page(what: str, out: Path, *, json: bool) -> None:
     if (page := plugin_page(out, what)) is not None:
         print_settings(what, page, json=json)
         return
-    for kind, group, known in (("an attack", "attacks", ATTACKS.names()), ("a data set", "datasets", all_datasets())):
-        if what in known:
-            raise BenchError(f"{what} is {kind}; show prints methods and records. See `python -m bench ls {group}`.")
-    record, home = find_record([out, *filter(None, [published()])], what, among=METHODS.names())
+    try:
+        record, home = find_record([out, *filter(None, [published()])], what, among=METHODS.names())
+    except BenchError:
+        for kind, group, names in ("an attack", "attacks", ATTACKS.names()), ("a data set", "datasets", all_datasets()):
+            if what in names:
+                raise BenchError(
+                    f"{what} is {kind}; show prints methods and records. See `python -m bench ls {group}`."
+                ) from None
+        raise
     if json:
         echo(record.to_json().removesuffix("\n"))
         return

@@ -97,7 +97,8 @@ def forecast(
     number_of = {unit.key: number for number, unit in enumerate(units)}
     jobs = [] if settings.launcher in ("inline", "local") else jobs_of(units, times, settings)
     job_of = {unit.key: number for number, pack in enumerate(jobs, 1) for unit in pack.units}
-    limit = _limits(settings, jobs)
+    answered = _limits(settings, jobs)
+    limit = answered or Limits()
     slots = _slots(settings, jobs, limit)
     rows = [
         {
@@ -128,6 +129,8 @@ def forecast(
         most = settings.parallel or "any number"
         waves = counted(len(waves_of(jobs)), "wave")
         notes.append(f"{counted(len(jobs), 'job')} of Slurm in {waves}, {most} at a time.")
+        if answered is None:
+            notes.append("Slurm does not answer here, so its limits on jobs are not known.")
         if limit.most is not None and limit.most < len(jobs):
             told = "MaxJobCount in slurm.conf" if limit.jobs and limit.most == limit.jobs - 1 else "sacctmgr"
             notes.append(
@@ -180,11 +183,13 @@ def _expected(
     return total(lasts, slots, needs)
 
 
-def _limits(settings: Cluster, packs: Sequence[Pack]) -> Limits:
-    if settings.launcher == "slurm":
-        with contextlib.suppress(NoSlurmError):
-            return limits(settings.of(name) for name in {pack.resources for pack in packs})
-    return Limits()
+def _limits(settings: Cluster, packs: Sequence[Pack]) -> Limits | None:
+    """Return Slurm's limits for the jobs `packs`, none for another launcher; None if Slurm does not answer."""
+    if settings.launcher != "slurm":
+        return Limits()
+    with contextlib.suppress(NoSlurmError):
+        return limits(settings.of(name) for name in {pack.resources for pack in packs})
+    return None
 
 
 def _slots(settings: Cluster, packs: Sequence[Pack], limit: Limits) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.interface import Event, Ledger, PublicKind, Released
+from bench.interface import Event, Ledger, LNMax, PublicKind, Released
 from cheats.honest import Given, Honest
 
 
@@ -32,7 +32,7 @@ class CostsLess(Honest):
     name = "costs-less"
 
     def charges(self) -> list[Event]:
-        return [*super().charges(), *super().charges()]
+        return [LNMax(self.config.gamma, 2 * self.config.queries)]
 
     def train_student(self, private: Any, public: Any, ledger: Ledger, context: Any) -> Released:
         return Honest(self.config, self.facts).train_student(private, public, ledger, context)

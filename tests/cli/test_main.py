@@ -133,7 +133,7 @@ def test_dry_run_shows_states_and_reasons(runs: Path) -> None:
     assert "reachable" in done.stdout.replace("\n", " ")
 
 
-def test_ls_and_show(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ls_and_show(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     methods = bench("ls").stdout.splitlines()
     assert "pate-gnmax+" in " ".join(methods)
@@ -150,6 +150,9 @@ def test_ls_and_show(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert word in shown
     record = parse_record(bench("show", key[:-4], "-o", str(runs), "--json").stdout)
     assert record.key == key
+    (tmp_path / "records").mkdir()
+    (tmp_path / f"records/{key}.json").write_bytes((runs / f"records/{key}.json").read_bytes())
+    assert bench("show", "digits", "-o", tmp_path).stdout == shown, "the key of the only record there begins so"
     page = bench("show", "pate").stdout
     assert "PATE 2017, section 4.1" in page
     assert "Threat model" in page

@@ -123,9 +123,9 @@ def test_local_processes_make_the_attacks_and_pictures_of_the_inline_launcher(ou
 @pytest.mark.parametrize("how", ["interrupt", "cancel"])
 def test_status_names_what_runs_and_nothing_runs_after_the_launcher(out: Path, how: str) -> None:
     launcher = start("attack", "-o", str(out), "-a", "rmia", "--shadow-runs", "2000", *TINY, *LOCAL)
-    until(lambda: len(RunDir(out).running()) == 2)
+    titles = {f"rmia on {record.key}" for record in RunDir(out).read_records().found}
+    until(lambda: {row.title for row in overview(out).running} == titles)
     seen = overview(out)
-    assert {row.title for row in seen.running} == {f"rmia on {r.key}" for r in RunDir(out).read_records().found}
     assert (seen.launches[-1].state, seen.launches[-1].running, seen.launches[-1].left) == ("at work", 2, 2)
     if how == "cancel":
         assert "ended the launcher of" in bench("cancel", "-o", out).stdout

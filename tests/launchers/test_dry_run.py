@@ -60,7 +60,9 @@ def test_no_more_jobs_run_at_once_than_the_cluster_holds(settings: dict[str, int
 
 def test_without_slurm_all_jobs_are_taken_to_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert told(10, pack=0).totals["slots"] == 10
+    seen = told(10, pack=0)
+    assert seen.totals["slots"] == 10
+    assert "Slurm does not answer here, so its limits on jobs are not known." in seen.notes
 
 
 def test_the_plan_says_what_slurm_takes_at_once(tmp_path: Path) -> None:
@@ -109,4 +111,6 @@ def test_a_slurm_that_does_not_answer_sets_no_limits(tmp_path: Path) -> None:
     for name in ("sinfo", "scontrol"):
         (tmp_path / "bin" / name).write_text("#!/bin/sh\necho 'no configuration source' >&2; exit 1\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    assert told(10, pack=0).totals["slots"] == 10
+    seen = told(10, pack=0)
+    assert seen.totals["slots"] == 10
+    assert "Slurm does not answer here, so its limits on jobs are not known." in seen.notes
