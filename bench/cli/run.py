@@ -152,8 +152,8 @@ def leave(outcome: Outcome, settings: Cluster, out: Path, *, detach: bool) -> No
         raise typer.Exit(128 + outcome.stopped)
 
 
-ESSENTIAL = ("method", "target epsilon (basis)", "proven", "claim", "accuracy")
-"""Columns of a board's table that remain on a narrow terminal."""
+ESSENTIAL = {"method", "target epsilon (basis)", "proven", "proven, replace-one", "claim", "accuracy"}
+"""Columns of a board's table that remain on a narrow terminal; of two proven epsilons the one that orders the rows."""
 
 
 def print_board(
@@ -195,12 +195,13 @@ def print_board(
                 line["proven"] = line["proven"].replace(" (add-remove)", "*")
                 line["claim"] = line["claim"].removesuffix(" by experiment")
                 line["remarks"] = ", ".join(str(notes.setdefault(text, len(notes) + 1)) for text in row.remarks)
-            kept = (shown, [name for name in shown if name != "time"], [name for name in shown if name in ESSENTIAL])
+            least = ESSENTIAL - ({"proven"} if "proven, replace-one" in shown else set())
+            kept = (shown, [name for name in shown if name != "time"], [name for name in shown if name in least])
             fits = (few for few in kept if fits_unfolded(few, [[line[name] for name in few] for line in lines]))
             few = next(fits, kept[-1])
             shown, hidden = few, [name for name in shown if name not in few and name != "remarks"]
         print_table(title, tuple(shown), [tuple(line[name] for name in shown) for line in lines], folded=True)
-        if any("*" in line["proven"] for line in lines):
+        if "proven" in shown and any("*" in line["proven"] for line in lines):
             echo("*: add-remove neighbours")
         if len({row.band for row in rows}) > 1:
             echo("order: proven epsilon (replace-one) up to 1, 3, 10 or above; then accuracy")
