@@ -12,7 +12,7 @@ from bench.core.types import AuditKind
 from bench.reports import audits
 from bench.results.attack_record import AuditRecord, MechanismVerdict
 from bench.results.candidates import CandidatesFound
-from bench.results.text import epsilon_text
+from bench.results.text import epsilon_text, percent_text
 
 
 def print_results(results: Sequence[AuditRecord], out: Path, json: bool) -> None:
@@ -68,10 +68,10 @@ _INFORMED = ("candidates", "seen", "right", "success in %", "interval", "bound",
 
 def _informed_cells(found: CandidatesFound) -> tuple[str, ...]:
     silent = "–" if found.silent is None else f"{found.silent[0]} of {found.silent[1]}"
+    interval = f"{percent_text(found.low, 'down')} to {percent_text(found.high, 'up')}"
     return (
         f"{found.candidates:,}", found.instrument, f"{found.right:,} of {found.runs:,}",
-        f"{100 * found.right / found.runs:.2f}", f"{100 * found.low:.2f} to {100 * found.high:.2f}",
-        f"{100 * found.bound:.2f}", silent,
+        f"{100 * found.right / found.runs:.2f}", interval, percent_text(found.bound, "up"), silent,
     )  # fmt: skip
 
 

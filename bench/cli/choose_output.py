@@ -67,7 +67,6 @@ def print_choice(choice: Choice) -> None:
 def _why(row: BoardRow) -> str:
     seeds = len(row.seeds) + row.collapsed
     public = "no public data" if row.public_data == "none" else f"public data: {row.public_data}"
-    audited = (
-        "not audited" if row.audit is None else f"audited {row.audited_text} of {row.proven:.2f} ({row.adjacency})"
-    )
+    proven = epsilon_text(row.proven, "up")
+    audited = "not audited" if row.audit is None else f"audited {row.audited_text} of {proven} ({row.adjacency})"
     return f"{row.method}: {audited}, {seeds} seeds, preset {row.preset}, {public}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,7 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
         [
             (
                 row.name,
-                _epsilon(row.epsilon),
+                _epsilon(row.epsilon, ROUND_CEILING if row.sound else ROUND_HALF_EVEN),
                 *("yes" if yes else "no" for yes in (row.sound, row.data_dependent, row.releasable)),
                 "" if row.order is None else f"{row.order:.6g}",
             )
@@ -128,7 +129,12 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
     )
 
 
-def _epsilon(epsilon: float) -> str:
+def _epsilon(epsilon: float, rounding: str = ROUND_CEILING) -> str:
     if epsilon == 0:
         return "0 (within delta)"
-    return f"{epsilon:.6f}" if epsilon >= 0.001 else f"{epsilon:.6g}"
+    if not epsilon < 1e9:  # a double has no more digits
+        return f"{epsilon:.6f}"
+    exact = Decimal(repr(float(epsilon)))
+    digits = 6 if epsilon >= 0.001 else 5 - exact.adjusted()
+    rounded = exact.quantize(Decimal(1).scaleb(-digits), rounding)
+    return f"{rounded:f}" if epsilon >= 0.001 else f"{float(rounded):.6g}"

@@ -21,6 +21,7 @@ from bench.experiments.plan import Cell, Dataset, Refusal, bound_method, expand
 from bench.interface.registry import METHODS
 from bench.privacy.accounting.risk import bound_on
 from bench.privacy.events.conversions import exact_gaussian_epsilon
+from bench.results.text import epsilon_digits
 
 DIGITS = 4
 """Significant digits of a found epsilon."""
@@ -55,8 +56,8 @@ def expand_to_risk(
                 say(f"left out: {error}")
             else:
                 found = expand(replace(of_one, epsilons=(epsilon,)), describe, calibrations)
-                measure, risk = _target(grid).measure, risk_of(found[0], _target(grid))
-                say(f"{method} on {dataset}: epsilon {epsilon:g} (proven) has {measure} of at most {risk:.4g}")
+                measure, risk = _target(grid).measure, epsilon_digits(risk_of(found[0], _target(grid)), "up")
+                say(f"{method} on {dataset}: epsilon {epsilon:g} (proven) has {measure} of at most {risk}")
                 cells += found
             advance(len(grid.epsilons))
     return cells

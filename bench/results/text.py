@@ -57,6 +57,12 @@ def risk_text(bound: float, proven: float) -> str:
     return f"{percent.quantize(Decimal(digits), ROUND_CEILING)}%"
 
 
+def percent_text(share: float, toward: Toward) -> str:
+    """Return `share` in percent with two decimals, rounded as by :func:`epsilon_text`."""
+    exact = Decimal(repr(round(100 * share, 9)))
+    return f"{exact.quantize(Decimal('0.01'), _ROUNDING[toward])}"
+
+
 def epsilon_digits(epsilon: float | None, toward: Toward) -> str:
     """Return an epsilon with six digits for a program, rounded as by :func:`epsilon_text`; blank for None."""
     if epsilon is None or not math.isfinite(epsilon):
@@ -227,7 +233,7 @@ def _epsilon_tables(privacy: Privacy) -> list[Table]:
         rows = tuple(
             (
                 a.name,
-                epsilon_text(a.epsilon),
+                epsilon_text(a.epsilon, "up" if a.sound else "nearest"),
                 *("yes" if flag else "no" for flag in (a.sound, a.data_dependent, a.releasable)),
                 "–" if a.order is None else f"{a.order:.6g}",
                 a.note,

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
-from bench.core.types import Instrument
+from bench.core.types import Instrument, PrivacyUnit
 from bench.privacy.accounting.risk import PRIORS, RATES
 from bench.privacy.auditing.bounds import clopper_pearson
 from bench.privacy.events.conversions import exact_gaussian_epsilon
@@ -206,6 +206,8 @@ def _of_audit(audit: AuditRecord, record: Record) -> Iterator[Success]:
 
 def _of_attack(attack: AttackRecord, record: Record) -> Iterator[Success]:
     if attack.goal != "membership" or attack.status is not Status.DONE or record.privacy is None:
+        return
+    if record.privacy.unit not in (PrivacyUnit.RECORD, PrivacyUnit.LABEL):  # what the attack guesses is another unit
         return
     metrics = attack.targets[Role.STUDENT.value].metrics
     found = metrics.get(f"{attack.details.get('headline')} tpr@{RATES[0]:g}")

@@ -345,3 +345,18 @@ def test_numbers_are_read_once() -> None:
     assert executor.calls[0].public["sensitivity"] == 1.0
     with pytest.raises(BenchError, match="not of objects"):
         book.gaussian(np.array([Growing()]), **GAUSSIAN)
+
+
+def test_noise_for_one_query_label_bounds_no_record() -> None:
+    """A record may change every label, so only responses of single labels compose to a figure."""
+    onehot = np.eye(10)[np.zeros(1000, dtype=np.int64)]
+    for ask in (
+        lambda ledger: ledger.laplace(onehot, sensitivity=2.0, noise_multiplier=1.0),
+        lambda ledger: ledger.gaussian(onehot, sensitivity=2**0.5, noise_multiplier=2.0),
+    ):
+        ledger = Ledger(PrivacyUnit.QUERY_LABEL, Adjacency.REPLACE, Noisy(SeededNoise(np.random.default_rng(0))))
+        ask(ledger)
+        level = ledger.record_level(1e-5)
+        assert level is not None
+        assert level.epsilon == np.inf
+        assert "may change all of them" in level.note

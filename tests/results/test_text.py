@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench.results.text import Toward, epsilon_digits, epsilon_text
+from bench.results.text import Toward, epsilon_digits, epsilon_text, percent_text
 
 epsilons = st.floats(0, 1e300) | st.floats(0, 20) | st.integers(0, 10**7).map(lambda n: n / 100)
 
@@ -88,3 +88,8 @@ def test_bounds_are_rounded_to_their_safe_side(epsilon: float, up: str, down: st
 )
 def test_small_large_and_special_epsilons(epsilon: float | None, toward: Toward, text: str) -> None:
     assert epsilon_text(epsilon, toward) == text
+
+
+def test_shares_are_rounded_outwards() -> None:
+    assert [percent_text(0.3891437, toward) for toward in ("down", "nearest", "up")] == ["38.91", "38.91", "38.92"]
+    assert percent_text(0.29, "up") == percent_text(0.29, "down") == "29.00"

@@ -77,11 +77,13 @@ def membership(
         targets[role.value] = Scores(metrics=metrics, accuracy=accuracy)
     headline, powerless = power(scored[Role.NON_PRIVATE], place.options.seed)
     picture = f"attacks/{key}.png"
-    proven = record.privacy.proven.epsilon if record.privacy else math.inf
+    bounded = record.privacy is not None and speaks_of(record.privacy.unit)
+    proven = record.privacy.proven.epsilon if record.privacy and bounded else math.inf
     curves = {}
     for role, families in scored.items():
         for family, (scores, truth, _) in families.items():
-            if role is Role.STUDENT or family == headline:
+            # Copies are several records, which may lie above the ceiling for one.
+            if family == headline or (role is Role.STUDENT and family != Family.DUPLICATED):
                 curves[f"{role}, {family}"] = roc(scores, truth)
     title = f"{attack.name} on {record.key}"
     roc_figure(place.run_dir.path / picture, curves, proven, cell.delta, title=title)
@@ -93,7 +95,7 @@ def membership(
     )
     return {
         "targets": targets,
-        "bounds": bounds_of(record.privacy) if record.privacy and speaks_of(METHODS.get(cell.method).unit) else {},
+        "bounds": bounds_of(record.privacy) if record.privacy and bounded else {},
         "no_power": powerless,
         "pictures": [picture],
         "details": {"headline": headline, "siblings": count, "canaries": dict(canaries.plan.counts())},

@@ -177,11 +177,11 @@ def _pld(events: tuple[Event, ...], delta: float) -> Accounted | None:
     if gaussian_total(events) is not None or not resolves(composed_losses(events), delta):
         return None
     total = last_distribution(events)
-    if total is None:
+    if total is None or math.isnan(epsilon := total.epsilon(delta)):
         return None
     histogram = any(isinstance(event, LNMax) for event in events)
     note = "of the whole noisy histogram" if histogram else ""
-    return _independent("pld", total.epsilon(delta), note=note)
+    return _independent("pld", epsilon, note=note)
 
 
 def selection_profile(events: Sequence[Event], delta: float) -> Accounted | None:

@@ -24,7 +24,7 @@ from bench.privacy.accounting.accountants import common_unit, proven
 from bench.privacy.accounting.distributions import loss_distribution, merged
 from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.auditing.one_run import check_confidence, check_one_run
-from bench.privacy.events.conversions import check_delta, exact_gaussian_epsilon
+from bench.privacy.events.conversions import check_delta, gaussian_epsilon_at_least
 from bench.privacy.events.events import (
     DPSGD,
     AllocatedSteps,
@@ -154,7 +154,7 @@ def _largest_member(events: Sequence[Event], delta: float, refuted: Callable[[Cu
         return CurveBound(family, 0.0, 0.0)
     if family == "gaussian":
         mu = _largest(lambda mu: refuted(_gaussian(mu)), 1e-7)
-        return CurveBound(family, mu, exact_gaussian_epsilon(mu, delta))
+        return CurveBound(family, mu, gaussian_epsilon_at_least(mu, delta))
     ledger = tuple(merged(events))
     scale = _largest(lambda scale: refuted(_by_losses(ledger, scale)), 1e-3)
     return CurveBound(family, scale, proven(_with_noise(ledger, scale), delta).epsilon if scale else 0.0)

@@ -25,7 +25,7 @@ from scipy import special
 
 from bench.core.errors import BenchError
 from bench.privacy.auditing.one_run import check_confidence
-from bench.privacy.events.conversions import check_delta, exact_gaussian_epsilon
+from bench.privacy.events.conversions import check_delta, gaussian_epsilon_at_least
 
 
 def gaussian_run_mu(products: ArrayLike, coins: ArrayLike, confidence: float = 0.95, group: int = 1) -> float:
@@ -62,4 +62,4 @@ def gaussian_run_epsilon(
     """
     check_delta(delta)
     mu = gaussian_run_mu(products, coins, confidence, group)
-    return exact_gaussian_epsilon(mu, delta) if math.isfinite(mu) else math.inf
+    return gaussian_epsilon_at_least(mu, delta) if math.isfinite(mu) else math.inf

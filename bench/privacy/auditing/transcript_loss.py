@@ -30,7 +30,7 @@ from bench.privacy.auditing.compared import (
 from bench.privacy.auditing.sampled_loss import SampledFunction, SampledSums, SampledUpdates, SampledVotes
 from bench.privacy.auditing.vote_laws import log_flipped, log_winners
 from bench.privacy.events import losses
-from bench.privacy.events.conversions import exact_gaussian_epsilon
+from bench.privacy.events.conversions import gaussian_epsilon_at_least
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.choice_ledger import choice_scale
 from bench.privacy.mechanisms.ledger import PRIVATE
@@ -82,13 +82,16 @@ def exact_epsilon(comparisons: Iterable[Comparison], delta: float) -> float | No
     others = [call for call in calls if not isinstance(call, GaussianVectors)]
     mu = math.sqrt(sum(call.mu**2 for call in vectors))
     if not others:
-        return exact_gaussian_epsilon(mu, delta)
+        return gaussian_epsilon_at_least(mu, delta)
     rows = sum(len(call.where) if isinstance(call, LabelRows) else 1 for call in others)
     spread = math.hypot(mu, *(call.spread for call in others))
     interval = _FINE * spread / math.sqrt(max(rows, 1)) or losses.INTERVAL
     found = _gaussian_pld(mu, interval)
     for call in others:
-        one = call.exact(interval)
+        try:
+            one = call.exact(interval)
+        except IndexError:  # dp-accounting has cut off all finite losses
+            return None
         if one is None:
             return None
         found = found.compose(one)

@@ -87,20 +87,48 @@ def zcdp_improved_epsilon(rho: float, delta: float) -> tuple[float, float]:
     return max(float(found.fun), 0.0), 1 + math.exp(float(found.x))
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Return the exact delta of Gaussian noise, `mu` being sensitivity over deviation (arXiv:1805.06530, theorem 8)."""
+SMALL, LARGE = 1e-4, 1e7
+EPS = 2.0**-52
+
+
+def gaussian_delta(mu: float, epsilon: float, slack: float = 0.0) -> float:
+    """Return the exact delta of Gaussian noise, `mu` being sensitivity over deviation (arXiv:1805.06530, theorem 8).
+
+    `slack` is added to the logarithm of the ratio of its two terms, for rounding.
+    """
     upper = float(special.log_ndtr(mu / 2 - epsilon / mu))
     lower = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
-    return max(math.exp(upper) * -math.expm1(min(lower - upper, 0.0)), 0.0)
+    return max(math.exp(upper) * -math.expm1(min(lower - upper - slack, 0.0)), 0.0)
 
 
 def exact_gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return Gaussian noise's exact epsilon at `delta` for `mu`, L2 sensitivity over deviation; its squares add up."""
+    """Return Gaussian noise's exact epsilon at `delta` for `mu`, L2 sensitivity over deviation; its squares add up.
+
+    For a `mu` below 1e-4 or above 1e7, where doubles do not resolve it, an upper bound.
+    """
     check_delta(delta)
-    if mu <= 0 or gaussian_delta(mu, 0.0) <= delta:
+    if mu <= 0:
         return 0.0
     above = zcdp_classic_epsilon(mu**2 / 2, delta)[0]
-    return float(optimize.brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, above, xtol=1e-12, rtol=1e-13))
+    if mu > LARGE:
+        return above
+    # The difference of the two logarithms is of the size of mu, and each is rounded.
+    tiny = mu < SMALL
+    slack = 4 * EPS * -special.log_ndtr(-mu - above / mu) if tiny else 0.0
+    if gaussian_delta(mu, 0.0, slack) <= delta:
+        return 0.0
+    if tiny and gaussian_delta(mu, above, slack) >= delta:
+        return above
+    xtol = above * 1e-13 if tiny else 1e-12
+    root = optimize.brentq(lambda e: gaussian_delta(mu, e, slack) - delta, 0.0, above, xtol=xtol, rtol=1e-13)
+    return float(root)
+
+
+def gaussian_epsilon_at_least(mu: float, delta: float) -> float:
+    """Return :func:`exact_gaussian_epsilon`, or a lower bound where that is only an upper one."""
+    if mu > LARGE:
+        return mu**2 / 2 if delta < 0.4 else 0.0  # delta at this epsilon is just below a half
+    return exact_gaussian_epsilon(mu, delta) if mu >= SMALL else 0.0
 
 
 MOST_COMPOSED = 10**9

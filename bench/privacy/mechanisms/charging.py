@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bench.privacy.accounting.accountants import Accounted
 
 PUBLIC_IMAGES = "images are public in the analysis: nothing bounds what a release shows of a record's image"
+ALL_LABELS = "the noise is sized for one query label, and a training record may change all of them"
 PRIVATE: dict[str, tuple[str, ...]] = {}
 """The private arguments of each mechanism of the ledger; all others are public."""
 
@@ -190,14 +191,14 @@ class Charging:
     def record_level(self, delta: float) -> Accounted | None:
         """Return the epsilon for a training record, None unless the unit is a label.
 
-        Query labels all compose; protection of a record's own label gives no finite epsilon for the record.
+        Responses to query labels all compose. What bounds the effect of a single query label, or of a record's own
+        label, gives no finite epsilon for the record.
         """
         if self.unit is PrivacyUnit.LABEL:
             return proven([Bypass(PUBLIC_IMAGES)], delta)
         if self.unit is not PrivacyUnit.QUERY_LABEL:
             return None
-        events = [event.for_record() if isinstance(event, LabelResponse) else event for event in self._events]
-        return proven(events, delta)
+        return proven([_for_record(event) for event in self._events], delta)
 
     @contextlib.contextmanager
     def charging_again(self) -> Iterator[None]:
@@ -274,6 +275,13 @@ class Charging:
             raise BenchError(
                 "charging_again does not support votes, DP-SGD, samples or sums over steps: run these again."
             )
+
+
+def _for_record(event: Event) -> Event:
+    """Return `event`, which bounds the effect of one query label, as it bounds that of one training record."""
+    if isinstance(event, LabelResponse):
+        return event.for_record()
+    return event if isinstance(event, Bypass) else Bypass(ALL_LABELS)
 
 
 def _runs_of(event: Event) -> tuple[Event, int]:

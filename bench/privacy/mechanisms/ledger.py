@@ -136,7 +136,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         if self._executor.exact:
             rounded = mechanisms.grid_sensitivity(sensitivity, moved)
             multiplier *= sensitivity / rounded
-            # Fewer grid steps cost more at the same pure epsilon, so rounding down keeps an upper bound.
+            # A shift moves by no more than this number of whole steps.
             steps = max(1, math.floor(rounded * GRANULARITY))
         event = Laplace(multiplier, grid_steps=steps, unit=self.unit, adjacency=self.adjacency)
         self._charge(event)

@@ -95,6 +95,8 @@ def test_membership_attacks_stand_beside_the_limit_at_their_rate() -> None:
     assert privacy is not None
     assert (one.value, one.low, one.chosen) == (0.05, 0.02, False)
     assert one.bound == risks_of(privacy)[0].tpr[0]
+    label = of_gaussian().model_copy(update={"privacy": privacy.model_copy(update={"unit": PrivacyUnit.QUERY_LABEL})})
+    assert successes(Source([label], [], [found])) == [], "its curve bounds no record, which the attack guesses"
 
 
 def test_rows_without_a_finite_proof_are_not_drawn() -> None:
