@@ -22,7 +22,6 @@ from bench.cli import (
     epsilon,
     export,
     leaderboard,
-    paper_numbers,
     publish,
     report,
     run,
@@ -74,7 +73,7 @@ app.command("leaderboard", short_help="Write and print the leaderboard.")(leader
 app.command("report", short_help="Draw the papers' tables and figures from records.")(report.report)
 app.command("publish", short_help="Add records, audits and attacks to the board.")(publish.publish)
 app.command("export", short_help="Write released students in timm's format.")(export.export)
-app.command("reported", short_help="Print the papers' numbers, with verdicts.")(paper_numbers.reported)
+app.command("reported", short_help="Print the papers' numbers, with verdicts.")(report.reported)
 app.command("schema")(schema.schema)
 
 

@@ -1,7 +1,9 @@
-"""``bench report``: the papers' tables and figures, drawn from records. Parsing only."""
+"""``bench report`` and ``reported``: the papers' tables and figures from records, and the numbers that they print."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,9 @@ import typer
 from bench.cli.options import Json, Quiet, with_options
 from bench.core.errors import BenchError
 from bench.core.options import LaunchOptions
+from bench.core.printable import page
+from bench.core.progress import echo, print_json
+from bench.storage.files import write_atomic
 
 
 @with_options(detach=...)
@@ -57,3 +62,28 @@ def report(
         fill(chosen, evidence, out, launch, quiet=quiet)
     else:
         print_missing(chosen, evidence, json=json_)
+
+
+def reported(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of numbers.csv and systems.yaml; default: the committed ones.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the page to this file.")] = None,
+    json_: Json = False,
+) -> None:
+    """Print the numbers of the papers' tables, each with a verdict on its epsilon, as a Markdown page."""
+    from bench.reports.reported.numbers import read_reported
+    from bench.reports.reported.page import to_markdown
+
+    rows = read_reported(folder)
+    if json_:
+        # JSON has no infinity.
+        numbers = [dataclasses.asdict(row) for row in rows]
+        print_json({"numbers": [{**n, "epsilon": "inf"} if n["epsilon"] == math.inf else n for n in numbers]})
+        return
+    text = to_markdown(rows)
+    if out is None:
+        echo(text.removesuffix("\n"))
+        return
+    write_atomic(out, page(text))
+    echo(f"wrote {out}", err=True)

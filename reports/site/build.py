@@ -31,8 +31,7 @@ from bench.reports.site.front_page import answer, failing, glance, small_print
 from bench.reports.site.rows import GROUPS, Ranking, RowView, interval, rankings
 from bench.reports.site.svg import mark, row_axis, row_picture
 from bench.reports.site.table_data import table_data
-from bench.reports.site.tables import plain_table
-from bench.reports.site.terms import TERMS, term
+from bench.reports.site.terms import TERMS, plain_table, term
 from bench.results.attack_record import AttackRecord
 from bench.results.audited import by_student, with_audits
 from bench.results.derived import row_key
