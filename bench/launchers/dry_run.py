@@ -30,7 +30,7 @@ START_SECONDS = 5.0  # from the start of a process until its first cell: mostly 
 
 def running_times(units: Sequence[Unit], run_dir: RunDir) -> dict[str, RunningTime | None]:
     """Return each unit's running time by key, estimated from earlier records; None without any."""
-    earlier = EarlierRuns.from_records(earlier_records(run_dir.records_path))
+    earlier = EarlierRuns(earlier_records(run_dir.records_path))
     made: set[str] = set()
     found: dict[str, RunningTime | None] = {}
     for unit in units:

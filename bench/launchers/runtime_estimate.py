@@ -43,16 +43,12 @@ class _Run:
 
 
 class EarlierRuns:
-    """Earlier running times by method and preset."""
+    """Earlier running times of finished records by method and preset."""
 
-    def __init__(self, runs: dict[tuple[str, str], list[_Run]]) -> None:
-        self._runs = runs
+    def __init__(self, records: Iterable[Record]) -> None:
+        """Of `records` with the same key, take the last."""
+        self._runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
         self._known: dict[tuple[object, ...], RunningTime | None] = {}  # thousands of cells differ in seed and epsilon
-
-    @classmethod
-    def from_records(cls, records: Iterable[Record]) -> EarlierRuns:
-        """Return the running times of finished `records`; a later record replaces an earlier one with the same key."""
-        runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
         for record in {record.key: record for record in records}.values():
             # Tuning hides its time, and that of a user's own data is rounded up to minutes.
             hidden = record.cell.tuning is not None or "wall_seconds" in record.provenance.unread
@@ -61,8 +57,7 @@ class EarlierRuns:
             settings = (record.method_version, *record.reduced)
             seconds = record.provenance.wall_seconds
             run = _Run(record.dataset, settings, record.private_records, _made(record), seconds)
-            runs[record.method, record.preset].append(run)
-        return cls(runs)
+            self._runs[record.method, record.preset].append(run)
 
     def estimate(self, cell: Cell, makes: bool) -> RunningTime | None:
         """Estimate `cell`, with cache misses if `makes`; None without an earlier record of its method and preset."""

@@ -32,7 +32,7 @@ from bench.core.processes import owner_only
 from bench.core.rows import json_object
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.record import SCHEMA_VERSION, Record, Status, glance, parse_record
-from bench.storage.files import explain_os_error, write_atomic, writing
+from bench.storage.files import explain_os_error, identity, write_atomic, writing
 from bench.storage.locks import NO_LOCKS, Held, Owner, look, take, without_locks
 
 LAYOUT_VERSION = 1
@@ -181,8 +181,7 @@ class RunDir:
     def _in_use(self, descriptor: int, error: OSError) -> BenchError:
         if error.errno in NO_LOCKS:
             return without_locks(self.path, error)
-        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-        if owner:
+        if owner := os.pread(descriptor, 32, 0).decode(errors="replace").strip():
             return BenchError(
                 f"{self.path} is in use by a tuning (process {owner}). Wait for it, stop it with Ctrl-C or "
                 f"`kill {owner}` (it goes on where it was), or choose another directory with --out."
@@ -228,10 +227,7 @@ class RunDir:
 
     def file_signature(self, file: str) -> tuple[int, int] | None:
         """Return an identifier that changes when `file` of the directory is rewritten, None without the file."""
-        with suppress(OSError):
-            found = os.stat(self.path / file)
-            return found.st_ino, found.st_mtime_ns
-        return None
+        return identity(self.path / file)
 
     def record_path(self, key: str) -> Path:
         """Return the path of the cell's record."""

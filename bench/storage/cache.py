@@ -24,7 +24,7 @@ from safetensors.numpy import save
 from bench.core.errors import BenchError
 from bench.core.lazy_libraries import torch
 from bench.core.processes import processor
-from bench.storage.files import write_atomic, writing
+from bench.storage.files import identity, write_atomic, writing
 from bench.storage.locks import holding
 from bench.storage.scratch import near
 
@@ -172,7 +172,7 @@ class Cache:
         if self.root is None:
             return self._memory.get(name)
         path = self._path(name)
-        before = _identity(path)
+        before = identity(path)
         if before is None:
             return None
 
@@ -187,7 +187,7 @@ class Cache:
         if damage and nearby:  # perhaps only the copy is damaged
             return self._read(name, after)
         if damage:
-            if _identity(path) != before:  # replaced or set aside by another process
+            if identity(path) != before:  # replaced or set aside by another process
                 return self._read(name)
             with writing(path), suppress(FileNotFoundError):
                 os.replace(path, path.with_suffix(".damaged"))
@@ -208,15 +208,6 @@ class Cache:
 
 def _machine() -> str:
     return f"{processor()}, torch {torch.__version__}"
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return an identifier that changes when the file is replaced, None if it is missing."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def _content_digest(arrays: Arrays) -> str:

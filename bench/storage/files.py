@@ -1,4 +1,4 @@
-"""Atomic writes of one file or several files."""
+"""Atomic writes of one file or several files, and whether a file was replaced."""
 
 from __future__ import annotations
 
@@ -49,6 +49,15 @@ def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = (), *, mo
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write one file atomically; see :func:`write_together`."""
     write_together({path: data}, mode=mode)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return an identifier that changes when the file is replaced, None if it is missing."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def explain_os_error(error: OSError, path: Path) -> BenchError:

@@ -40,31 +40,31 @@ def ran(seconds: float, *, seed: int, made: int = 0, found: int = 0, device: str
 
 
 def test_nothing_is_said_without_a_near_record() -> None:
-    assert EarlierRuns.from_records([]).estimate(cell(), True) is None
+    assert EarlierRuns([]).estimate(cell(), True) is None
     others = [ran(5, seed=0, preset="paper"), ran(5, seed=1, method="dgd"), failed(seed=2)]
-    assert EarlierRuns.from_records(others).estimate(cell(), True) is None
+    assert EarlierRuns(others).estimate(cell(), True) is None
 
 
 def test_cells_that_make_and_cells_that_find_are_kept_apart() -> None:
     runs = [ran(600, seed=0, made=25), *(ran(10.0 + seed, seed=seed, found=25) for seed in (1, 2, 3))]
-    known = EarlierRuns.from_records(runs)
+    known = EarlierRuns(runs)
     assert known.estimate(cell(), True) == RunningTime(600, "1 earlier record")
     assert known.estimate(cell(), False) == RunningTime(12, "3 earlier records")
-    one_sided = EarlierRuns.from_records(runs[1:])
+    one_sided = EarlierRuns(runs[1:])
     assert one_sided.estimate(cell(), True) == RunningTime(12, "3 earlier records, cache hits where this one misses")
-    assert EarlierRuns.from_records(runs[:1]).estimate(cell(), False) == RunningTime(
+    assert EarlierRuns(runs[:1]).estimate(cell(), False) == RunningTime(
         600, "1 earlier record, cache misses where this one hits"
     )
 
 
 def test_records_that_shared_nothing_serve_both() -> None:
-    known = EarlierRuns.from_records([ran(7, seed=0)])
+    known = EarlierRuns([ran(7, seed=0)])
     assert known.estimate(cell(), True) == known.estimate(cell(), False) == RunningTime(7, "1 earlier record")
 
 
 def test_older_records_count_artefacts_of_all_kinds_together() -> None:
     older = ran(5, seed=0).model_copy(update={"provenance": provenance(wall_seconds=5, artefacts_made=3)})
-    known = EarlierRuns.from_records([older])
+    known = EarlierRuns([older])
     assert known.estimate(cell(), True) == RunningTime(5, "1 earlier record")
     assert known.estimate(cell(), False) == RunningTime(5, "1 earlier record, cache misses where this one hits")
 
@@ -72,26 +72,24 @@ def test_older_records_count_artefacts_of_all_kinds_together() -> None:
 def test_fallbacks_from_near_to_far() -> None:
     far = ran(40, seed=0, dataset="cifar10", private_records=40_000)
     strange = ran(90, seed=1, reduced=[Change.of("teachers", 250, 3)])
-    assert EarlierRuns.from_records([far]).estimate(cell(), True) == RunningTime(
+    assert EarlierRuns([far]).estimate(cell(), True) == RunningTime(
         60, "1 earlier record, other data set, scaled by records"
     )
-    assert EarlierRuns.from_records([far, strange]).estimate(cell(), True) == RunningTime(
-        90, "1 earlier record, other settings"
-    )
+    assert EarlierRuns([far, strange]).estimate(cell(), True) == RunningTime(90, "1 earlier record, other settings")
     near = ran(50, seed=2)
-    assert EarlierRuns.from_records([far, strange, near]).estimate(cell(), True) == RunningTime(50, "1 earlier record")
+    assert EarlierRuns([far, strange, near]).estimate(cell(), True) == RunningTime(50, "1 earlier record")
 
 
 def test_refused_cell_takes_no_time() -> None:
     refused = cell(overrides=("teachers=70000",))
     assert refused.refused
-    found = EarlierRuns.from_records([]).estimate(refused, True)
+    found = EarlierRuns([]).estimate(refused, True)
     assert found is not None
     assert found.seconds == 0
 
 
 def test_a_record_counts_once() -> None:
-    known = EarlierRuns.from_records([ran(5, seed=0), ran(9, seed=0)])
+    known = EarlierRuns([ran(5, seed=0), ran(9, seed=0)])
     assert known.estimate(cell(), True) == RunningTime(9, "1 earlier record")
 
 
@@ -111,9 +109,7 @@ def test_records_of_the_directory_and_of_the_project_are_read(tmp_path: Path, mo
 def test_committed_records_give_an_estimate_for_the_board() -> None:
     if not runtime_estimate.COMMITTED.is_dir():
         pytest.skip("not run from the repository")
-    found = EarlierRuns.from_records(earlier_records(runtime_estimate.COMMITTED)).estimate(
-        cell(preset=Preset.QUICK), False
-    )
+    found = EarlierRuns(earlier_records(runtime_estimate.COMMITTED)).estimate(cell(preset=Preset.QUICK), False)
     assert found is not None
     assert 1 < found.seconds < 10_000
 
