@@ -80,10 +80,10 @@ def claim_of(row: SeedGroup) -> tuple[Claim, str]:
     if math.isinf(row.claimed):
         return Claim.NONE, "nothing is claimed"
     if by := _refuted(row):
-        if _own(row) and not row.data_dependent:
+        if not row.data_dependent and all(audit.unit is row.unit for audit in row.counted):
             return Claim.REFUTED, f"refuted by {by}; {proven}"
         proven += f"; refuted by {by} if read {'for any votes' if row.data_dependent else 'at record level'}"
-    if impossible := _impossible(row):
+    if impossible := remark(row.impossible):
         return Claim.IMPOSSIBLE, f"{impossible}; {proven}"
     if row.proven <= row.claimed:
         return Claim.HOLDS, proven
@@ -92,10 +92,6 @@ def claim_of(row: SeedGroup) -> tuple[Claim, str]:
     if row.data_dependent:
         return Claim.DATA_DEPENDENT, f"holds only for the votes of this run; for any votes {proven}"
     return Claim.FAILS, proven
-
-
-def _own(row: SeedGroup) -> bool:
-    return all(audit.unit is row.unit for audit in row.counted)
 
 
 def _refuted(row: SeedGroup) -> str:
@@ -113,10 +109,6 @@ def _limit(proven: float, audits: Iterable[AuditRecord]) -> float:
     return max([proven, *(audit.allowed for audit in audits if audit.allowed is not None)])
 
 
-def _impossible(row: SeedGroup) -> str:
-    return remark(row.impossible)
-
-
 def remarks_of(row: SeedGroup) -> Iterator[str]:
     """Yield the remarks on a row that follow from its records and audits."""
     if row.plugin:
@@ -132,7 +124,7 @@ def remarks_of(row: SeedGroup) -> Iterator[str]:
     if row.record_level is not None:
         why = ", as images are public" if row.unit is PrivacyUnit.LABEL else ""
         yield f"record level: epsilon {epsilon_text(row.record_level, 'up')}{why}"
-    if impossible := _impossible(row):
+    if impossible := remark(row.impossible):
         yield impossible
     yield from _audit_remarks(row)
     if not row.plugin:

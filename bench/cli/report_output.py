@@ -84,8 +84,7 @@ def draw(chosen: Sequence[tuple[Paper, Spec]], evidence: Evidence, into: Path, *
             for a in artefacts
         ],
     )  # fmt: skip
-    commands = commands_of(missing)
-    if commands:
+    if commands := commands_of(missing):
         echo(f"{len(commands)} commands produce the missing results; {index} lists them under each table and figure:")
         more = [f"... and {len(commands) - _SHOWN} more"] if len(commands) > _SHOWN else []
         echo("\n".join(f"  {line}" for line in [*commands[:_SHOWN], *more]))

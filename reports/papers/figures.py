@@ -107,7 +107,7 @@ def draw_panel(axes: Any, panel: Panel, material: Material) -> None:
     _mark_absent(axes, absent)
     handles = [_handle(series, panel.form) for series in panel.series if series.points]
     if absent:
-        handles.append(_proxy(marker="x", color=GREY, linestyle="none", label="not run"))
+        handles.append(Line2D([], [], marker="x", color=GREY, linestyle="none", label="not run"))
     if handles:
         # Below the axes, ticks and label, because inside the axes it would hide points.
         lines = 1 + bool(panel.x_label) + max(tick.get_text().count("\n") for tick in axes.get_xticklabels())
@@ -199,13 +199,9 @@ def _bar_look(series: Series) -> dict[str, Any]:
     return {"facecolor": light, "edgecolor": colour, "linewidth": 0.8, "hatch": hatch}
 
 
-def _proxy(**look: Any) -> Any:
-    return Line2D([], [], **look)
-
-
 def _handle(series: Series, form: str) -> Any:
     if form == "lines":
-        return _proxy(label=series.label, **_line_look(series))
+        return Line2D([], [], label=series.label, **_line_look(series))
     return Patch(label=series.label, **_bar_look(series))
 
 

@@ -82,8 +82,7 @@ def _figure_2(material: Material) -> Sequence[Panel]:
         ]  # fmt: skip
         printed = material.one(table="text", dataset=dataset, system="PATE", measure="label accuracy")
         series.append(curve("250 teachers, printed", 2, [(1 / SCALE, printed)], "theirs"))
-        right = authors_votes()[dataset].get("right", {})
-        if right:
+        if right := authors_votes()[dataset].get("right", {}):
             series.append(curve("250 teachers, the authors' votes", 2, right.items(), "formula"))
         panels.append(
             Panel(name, "γ of one query (noise 1/γ)", "answers right (%)", tuple(series), x_scale="log",

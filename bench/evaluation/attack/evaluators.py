@@ -44,8 +44,7 @@ def digests(images: Tensor) -> Digests:
 
 def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
     """Raise :class:`BenchError`, with the number and a remedy, if the images `a` and `b`, with names, overlap."""
-    common = len(a & b)
-    if common:
+    if common := len(a & b):
         raise BenchError(
             f"{name_a} and {name_b} have {common} image{'s' if common > 1 else ''} in common (of {len(a)} and "
             f"{len(b)}), so a reconstruction could be recognised without being recovered. Use other records for "
@@ -143,8 +142,7 @@ def train_committee(
     for name, others in forbidden.items():
         check_disjoint("the evaluators' training images", seen, name, others)
     check_disjoint("the evaluators' training images", seen, "the images held out to test them", digests(held_out[0]))
-    missing = (labels.bincount(minlength=facts.classes) == 0).nonzero().flatten().tolist()
-    if missing:
+    if missing := (labels.bincount(minlength=facts.classes) == 0).nonzero().flatten().tolist():
         raise BenchError(f"no evaluator can learn class {missing[0]}: there is no image of it to train on. Add one.")
     plan = tuple(chosen) if chosen is not None else recipes(facts, len(images))
     content = hashlib.sha256(images.cpu().numpy().tobytes() + labels.cpu().numpy().tobytes()).hexdigest()

@@ -24,8 +24,7 @@ def near_sets(method: type[Method], replaced: Sequence[Variant] = NEAR) -> list[
 
 def same_again(first: Outcome, again: Outcome) -> None:
     """Reject a method whose second run on the same data, in the same process and cache, gives a different result."""
-    found = difference(first, again)
-    if found:
+    if found := difference(first, again):
         raise Rejected(
             f"{found}, though the second had the data, the cache and the process of the first. What one run leaves "
             "behind, in a module, a class or the cache, must not change the next"
@@ -34,8 +33,7 @@ def same_again(first: Outcome, again: Outcome) -> None:
 
 def by_itself(first: Outcome, run: Outcome) -> None:
     """Reject a method whose `first` run, after another cell's, differs from a `run` by itself on the same data."""
-    found = difference(first, run)
-    if found:
+    if found := difference(first, run):
         raise Rejected(
             f"{found}, though both had the same data and answers: before the first, another cell with other noise ran "
             "in its process and cache. A row's epsilon does not cover another cell's answers. Add context.cell to the "
@@ -46,8 +44,7 @@ def by_itself(first: Outcome, run: Outcome) -> None:
 def replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
     """Reject a method by replays of the `first` run on :data:`FAR` sets and then on neighbours."""
     for run in runs[: len(FAR)]:
-        found = difference(first, run)
-        if found:
+        if found := difference(first, run):
             raise Rejected(
                 f"{found}. It uses private data outside any mechanism. Usual leaks: normalisation statistics, class "
                 "counts, batch-norm statistics, early stopping, votes before their noise, or choices of settings, "
