@@ -13,7 +13,7 @@ import yaml
 
 from bench.core.types import PrivacyUnit
 from bench.privacy.auditing.utility_bound import remark
-from bench.results.record import Privacy, Record
+from bench.results.record import Privacy, Record, Student
 from bench.results.text import epsilon_rows, epsilon_text, md
 
 _UNITS = {
@@ -48,7 +48,7 @@ def card(record: Record, facts: CardFacts) -> str:
     assert record.utility is not None
     assert record.student is not None
     parts = [
-        _front(record, facts),
+        _front(record, record.privacy, record.utility.accuracy, facts),
         f"# {plain(record.key)}",
         _about(record),
         *_warnings(record, record.privacy),
@@ -72,7 +72,7 @@ def card(record: Record, facts: CardFacts) -> str:
         "## Setting",
         _setting(record, facts),
         "## Files",
-        _files(record, facts),
+        _files(record, record.student, facts),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -82,11 +82,9 @@ def plain(text: str) -> str:
     return re.sub(r"([\]*_~])", r"\\\1", md(text))
 
 
-def _front(record: Record, facts: CardFacts) -> str:
-    assert record.utility is not None
-    assert record.privacy is not None
+def _front(record: Record, privacy: Privacy, accuracy: float, facts: CardFacts) -> str:
     tags = ["private-student-bench", record.method]
-    if _private(record, record.privacy):
+    if _private(record, privacy):
         tags.insert(0, "differential-privacy")
     task = "text-classification" if facts.text else "image-classification"
     told: dict[str, Any] = {
@@ -107,7 +105,7 @@ def _front(record: Record, facts: CardFacts) -> str:
                             "type": record.dataset,
                             "revision": record.dataset_revision,
                         },
-                        "metrics": [{"type": "accuracy", "value": record.utility.accuracy}],
+                        "metrics": [{"type": "accuracy", "value": accuracy}],
                     }
                 ],
             }
@@ -205,11 +203,10 @@ def _setting(record: Record, facts: CardFacts) -> str:
     return f"{_bullets([plain(line) for line in lines])}\n\n{made}{again}"
 
 
-def _files(record: Record, facts: CardFacts) -> str:
-    assert record.student is not None
+def _files(record: Record, student: Student, facts: CardFacts) -> str:
     lines = [
-        f"`model.safetensors`: SHA-256 {facts.digest}, {record.student.parameters} parameters.",
-        f"The run released it as a file of SHA-256 {plain(record.student.sha256)}.",
+        f"`model.safetensors`: SHA-256 {facts.digest}, {student.parameters} parameters.",
+        f"The run released it as a file of SHA-256 {plain(student.sha256)}.",
         f"The record: `leaderboards/records/{record.key}.json` in the project, or `python -m bench show {record.key}`.",
     ]
     if facts.extras:

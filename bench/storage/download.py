@@ -105,7 +105,7 @@ class HttpRoute:
                 raise RouteError("; ".join(dict.fromkeys(reasons)))
 
 
-def download(url: str, target: Path, progress: Progress, md5: str = "", timeout: float = CONNECT_SECONDS) -> None:
+def download(url: str, target: Path, progress: Progress, md5: str = "") -> None:
     """Download `url` to `target`, resuming ``TARGET.part`` where an earlier attempt stopped.
 
     A file that does not match `md5` is renamed ``TARGET.damaged`` and fetched again; broken connections are retried
@@ -117,7 +117,7 @@ def download(url: str, target: Path, progress: Progress, md5: str = "", timeout:
     failures, furthest = 0, _length(part)
     while True:
         try:
-            _resume(url, part, progress, timeout)
+            _resume(url, part, progress)
         except urllib.error.HTTPError as error:
             reason, passing = f"the server answers {error.code} {error.reason}", error.code >= 500
         except urllib.error.URLError as error:
@@ -143,7 +143,7 @@ def _length(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _resume(url: str, part: Path, progress: Progress, timeout: float) -> None:
+def _resume(url: str, part: Path, progress: Progress) -> None:
     if not url.startswith(("https://", "http://")):
         raise RouteError(f"{url}: not an HTTP address")
     have = _length(part)
@@ -151,7 +151,7 @@ def _resume(url: str, part: Path, progress: Progress, timeout: float) -> None:
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
-        answer = urllib.request.urlopen(request, timeout=timeout)
+        answer = urllib.request.urlopen(request, timeout=CONNECT_SECONDS)
     except urllib.error.HTTPError as error:
         # "Range not satisfiable" at the length of the part means that it is complete and only the rename is missing.
         if have and error.code == 416 and error.headers.get("Content-Range", "").endswith(f"/{have}"):

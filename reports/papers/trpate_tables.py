@@ -59,9 +59,8 @@ def _baseline(head: Sequence[Entry], theirs: Reported | None, one: WantedCell) -
     return TableRow((*head, "∞", "∞", "∞", "–", "–", Theirs(theirs), Ours(one, beside=theirs), "–"), rule=True)
 
 
-def _first(material: Material, table: str, setting: str = "") -> Reported | None:
-    found = [n for n in material.printed(table=table, column="Baseline") if setting in n.setting]
-    return found[0] if found else None
+def _first(material: Material, table: str) -> Reported | None:
+    return next(iter(material.printed(table=table, column="Baseline")), None)
 
 
 def _table_2(material: Material) -> Sequence[TableRow]:

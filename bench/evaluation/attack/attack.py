@@ -147,5 +147,5 @@ def _run(record: Record, cell: Cell, attack: Attack, key: str, place: Workplace,
     if isinstance(attack, MembershipAttack):
         return membership(record, cell, attack, key, place, context)
     if isinstance(attack, ReleaseAttack):
-        return attack_release(record, cell, attack, key, place, context)
+        return attack_release(record, cell, attack, place, context)
     raise BenchError(f"{attack.name} derives from none of the four attack classes. Derive it from one of them.")

@@ -53,7 +53,7 @@ LEAST = 100
 
 
 def attack_release(
-    record: Record, cell: Cell, attack: ReleaseAttack, key: str, place: Workplace, context: Context
+    record: Record, cell: Cell, attack: ReleaseAttack, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the release of `record`."""
     material = place.source.material(cell.dataset)

@@ -54,10 +54,10 @@ CHOSEN_SETS = (AuditKind.PAIR, AuditKind.CANDIDATES)
 AUDIT_VERSION = 3  # part of every key; increment when the same options give a different bound
 
 
-def _canary_plan(options: AuditOptions, *, images: bool) -> CanaryPlan:
-    """Return the canaries: the family's and, with `images`, natural ones for released images."""
+def _canary_plan(options: AuditOptions) -> CanaryPlan:
+    """Return the canaries: the family's, and natural ones for released images."""
     counts: dict[str, int] = {options.family.value: options.canaries}
-    if images and options.family is not Family.NATURAL and options.kind is AuditKind.ONE_RUN:
+    if options.family is not Family.NATURAL and options.kind is AuditKind.ONE_RUN:
         counts[Family.NATURAL.value] = max(2, options.canaries // 4)
     return CanaryPlan(**counts, copies=options.copies, seed=options.seed)
 
@@ -154,9 +154,7 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
     if options.kind is AuditKind.CANDIDATES:
         return _candidates(record, cell, options, context)
     material = source.material(cell.dataset)
-    canaries = draw_canaries(
-        material.private, _canary_plan(options, images=True), canary_unit(method.unit), method.adjacency
-    )
+    canaries = draw_canaries(material.private, _canary_plan(options), canary_unit(method.unit), method.adjacency)
     if options.kind is AuditKind.MANY_RUN:
         return _many_runs(record, cell, canaries, options, material, context)
     if options.refute is not None:

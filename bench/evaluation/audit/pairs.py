@@ -61,7 +61,7 @@ def worst_pairs(method: type[Method], config: DataclassInstance, facts: Facts, d
 
     Raises :class:`BenchError` if no smaller setting costs the same.
     """
-    found = [_built(method, config, facts, delta, layout) for layout in _layouts(method, config, facts)]
+    found = [_built(method, config, facts, delta, layout) for layout in _layouts(method, config)]
     return [*found, *_own(method, config, facts, delta)]
 
 
@@ -101,7 +101,7 @@ class _Layout:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def _layouts(method: type[Method], config: DataclassInstance, facts: Facts) -> Iterator[_Layout]:
+def _layouts(method: type[Method], config: DataclassInstance) -> Iterator[_Layout]:
     settings = _values(config)
     if method.adjacency is Adjacency.ADD_REMOVE:
         # Keep the public number of records; all but a few are absent.
