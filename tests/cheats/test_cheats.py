@@ -86,6 +86,8 @@ FOUND: list[list[tuple[type[Method], str]]] = [
     [  # Sensitivity near one data set only.
         (thresholds.SubsetSums, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
         (thresholds.CappedClasses, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
+        (thresholds.SmallMeans, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
+        (thresholds.MeanNorm, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
         (thresholds.RoundedCount, r"records together move the values by 300 \(L2\) in its call 1 of gaussian"),
         (thresholds.PublicMargin, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
         (thresholds.LocalSensitivity, "records together move the values by"),
@@ -232,6 +234,7 @@ def test_honest_twins_pass(honest: type[Method]) -> None:
         HonestFineTuning,
         HonestStop,
         thresholds.HonestMeans,
+        thresholds.HonestSmallMeans,
         clients.HonestClients,
         public_arguments.HonestQueries,
         public_arguments.HonestSums,

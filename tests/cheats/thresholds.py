@@ -72,6 +72,45 @@ class CappedClasses(SubsetSums):
         return torch.zeros(classes, vectors.shape[1], dtype=torch.float64).index_add(0, labels[kept], vectors).flatten()
 
 
+class HonestSmallMeans(SubsetSums):
+    """Class means of unit vectors, over at least a number of records: one record moves a mean by two over it."""
+
+    name = "honest-small-means"
+    least = 30
+    sensitivity = 2 / 30
+
+    def values(self, given: Given) -> torch.Tensor:
+        labels, classes = given.private.labels, given.private.facts.classes
+        sums = torch.zeros(classes, given.private.images[0].numel(), dtype=torch.float64)
+        sums.index_add_(0, labels, self.rows(given.private.images.double().flatten(1) / 127.5 - 1))
+        return (sums / labels.bincount(minlength=classes).clamp_min(self.least)[:, None]).flatten()
+
+    def rows(self, images: torch.Tensor) -> torch.Tensor:
+        """Return rows of norm at most 1, each from one image (n, pixels)."""
+        return images / images.norm(dim=1, keepdim=True).clamp_min(1)
+
+
+class SmallMeans(HonestSmallMeans):
+    """Charged as if a record moved a mean by one over the least number."""
+
+    name = "cheat-small-means"
+    sensitivity = 1 / 30
+
+
+class MeanNorm(HonestSmallMeans):
+    """Class sums of rows that are divided by twice the mean norm of all rows before they are clipped."""
+
+    name = "cheat-mean-norm"
+    least = 1
+    sensitivity = 1.0
+
+    def values(self, given: Given) -> torch.Tensor:
+        labels, classes = given.private.labels, given.private.facts.classes
+        rows = given.private.images.double().flatten(1) / 255
+        scaled = self.rows(rows / (2 * rows.norm(dim=1).mean().clamp_min(1e-6)))
+        return torch.zeros(classes, rows.shape[1], dtype=torch.float64).index_add(0, labels, scaled).flatten()
+
+
 class RoundedCount(SubsetSums):
     """The number of records to the nearest hundred, charged like the number itself."""
 

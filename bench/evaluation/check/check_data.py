@@ -176,6 +176,54 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Lone:
+    """A set of copies of one image in one class, with a single record of another image, or without that record.
+
+    It is absent under add-remove, and another copy otherwise. `kind` selects the two images. Only `copies` are in the
+    record's class and the others in the next, or with 0 all are; with `apart`, the record has a class of its own.
+    """
+
+    kind: int
+    copies: int = 0
+    apart: bool = False
+    present: bool = True
+
+    def of(self, data: PrivateData, unit: PrivacyUnit, adjacency: Adjacency, seed: int) -> PrivateData:
+        """Return this set, of the size of `data`."""
+        generator = np.random.default_rng([seed, 10])
+        common, other = _extremes(data.facts.shape)[self.kind]
+        label, place = int(generator.integers(data.facts.classes)), int(generator.integers(len(data)))
+        following = (label + 1) % data.facts.classes
+        images = torch.from_numpy(np.repeat(common[None], len(data), axis=0))
+        labels = torch.full((len(data),), label)
+        if self.copies:
+            labels[torch.from_numpy(generator.permutation(len(data))[self.copies :])] = following
+        labels[place] = following if self.apart else label
+        if self.present:
+            images[place] = torch.from_numpy(other)
+        elif lacks_one(unit, adjacency):
+            kept = torch.arange(len(data)) != place
+            images, labels = images[kept], labels[kept]
+        elif self.apart:
+            labels[place] = label
+        return dataclasses.replace(data, images=images, labels=labels)
+
+
+def lone_sets(records: int) -> list[Lone]:
+    """Return the sets with a lone record for `records` in all, most revealing first."""
+    sizes = sorted({round(1.5**power) for power in range(2, 100) if 1.5**power < records})
+    return [*map(Lone, range(4)), Lone(2, apart=True), *(Lone(2, copies=size) for size in sizes)]
+
+
+def _extremes(shape: tuple[int, int, int]) -> list[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+    """Return pairs of images: nearly black and white, two halves, white and black, black and a chequerboard."""
+    black, half = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
+    half[..., : shape[2] // 2] = 255
+    squares = black + (np.indices(shape[1:]).sum(axis=0) % 2 * 255).astype(np.uint8)
+    return [(black + 2, 255 - black), (255 - half, half), (255 - black, black), (black, squares)]
+
+
+@dataclass(frozen=True, slots=True)
 class Few:
     """A set of `records` private records, most of them copies of one, or its neighbour that differs in one copy.
 
@@ -201,7 +249,7 @@ class Few:
         return int(np.flatnonzero(rows == (np.flatnonzero(times == 1)[0] if self.alone else times.argmax()))[0])
 
 
-Variant = Literal["given", "unrelated", "renamed", "absent", "client"] | int | Step | Few
+Variant = Literal["given", "unrelated", "renamed", "absent", "client"] | int | Step | Lone | Few
 """A private set made from another; a number selects a neighbour, and "absent" is the set without one record. In
 "client" one client's records have other images; :func:`client_replaced` makes it."""
 
@@ -243,7 +291,7 @@ def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, adjacency: 
         return unrelated(data, unit, seed)
     if which == "renamed":
         return renamed(data, seed)
-    if isinstance(which, Step):
+    if isinstance(which, Step | Lone):
         return which.of(data, unit, adjacency, seed)
     if which == "absent":
         kept = torch.arange(len(data)) != absent_place(which, len(data), unit, adjacency, seed)

@@ -27,16 +27,14 @@ from bench.core.errors import BenchError, no_exit
 from bench.core.processes import end_with_main
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
-from bench.core.types import Adjacency, Facts, PrivateData, PublicData, Released
+from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
 from bench.evaluation.check.check_data import (
     Few,
-    Step,
     Variant,
     absent_place,
     client_replaced,
     generated,
-    lacks_one,
     renamed_source,
     variant_of,
 )  # fmt: skip
@@ -44,7 +42,7 @@ from bench.evaluation.check.fingerprint import fingerprint
 from bench.evaluation.check.opened import Watch, temporary_files_in, watched
 from bench.evaluation.check.processes import fresh_processes, limited
 from bench.evaluation.check.replaced import Originals
-from bench.evaluation.check.sensitivity import Given, sums_of, violation, walk
+from bench.evaluation.check.sensitivity import violation
 from bench.evaluation.check.shaped_kernels import Product, ShapedKernels
 from bench.evaluation.check.tape import Recording, Replaying, Taped
 from bench.experiments.data_source import DataSource
@@ -177,12 +175,12 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
         if shared is not None and (alone := trial.rehearsed):
             other = dataclasses.replace(trial, cell=new_salt(), noise=secrets.randbits(256), noisy=True)
             with contextlib.suppress(BenchError):  # some noise leaves too few answers to train on
-                before = _run(other, method, variants[0], None, Path(shared), originals)
+                before = run_once(other, method, variants[0], None, Path(shared), originals)
                 outside, alone = outside or before.outside, False
         for number, which in enumerate([*variants, *more]):
             folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
             begin = time.monotonic()
-            found = _run(trial, method, which, tape, Path(folder), originals)
+            found = run_once(trial, method, which, tape, Path(folder), originals)
             outcomes.append(dataclasses.replace(found, outside=outside or found.outside, alone=alone))
             took = time.monotonic() - begin
             tape = outcomes[0].calls if tape is None else tape
@@ -191,25 +189,6 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
                 if seconds < took:
                     break
     return outcomes
-
-
-def walked(trial: Trial, tape: list[Taped], patience: float, unusual: bool) -> str:
-    """Walk to the unrelated set or through `unusual` ones; return the error in stated sensitivities found, or ""."""
-    prepare_device()
-    originals, (method, _) = Originals(), loaded(trial.method, trial.facts.dataset)
-    fewer = unusual and lacks_one(method.unit, method.adjacency)
-
-    def given_at(changed: int) -> list[Given] | str:
-        with tempfile.TemporaryDirectory(prefix="runs-") as folder:
-            run = _run(trial, method, Step(changed, unusual), tape, Path(folder), originals, keep=True)
-        refuse_outside(run.outside)
-        given = [call.given for call in run.calls if call.given is not None]
-        return run.difference or (sums_of(given) if fewer else given)
-
-    records = trial.facts.private_records
-    if fewer:  # each step removes a record, which counts once
-        return walk(given_at, records // 2, Adjacency.REPLACE, patience)
-    return walk(given_at, records, method.adjacency, patience)
 
 
 def loaded(method: MethodPlace | type[Method], dataset: str) -> tuple[type[Method], str]:
@@ -221,7 +200,7 @@ def loaded(method: MethodPlace | type[Method], dataset: str) -> tuple[type[Metho
     return found, watch.found
 
 
-def _run(
+def run_once(
     trial: Trial, method: type[Method], which: Variant, tape: list[Taped] | None, folder: Path, originals: Originals,
     *, keep: bool = False,
 ) -> Outcome:  # fmt: skip
@@ -372,10 +351,6 @@ class Processes:
         outcomes = self.apart(trial.method, session, trial, variants, tape, seconds)
         refuse_outside(next(filter(None, (one.outside for one in outcomes)), ""))
         return outcomes
-
-    def walk(self, trial: Trial, tape: list[Taped], patience: float, *, unusual: bool = False) -> str:
-        """Return the result of :func:`walked`."""
-        return self.apart(trial.method, walked, trial, tape, patience, unusual)
 
     def apart(self, method: MethodPlace | type[Method], work: Callable[..., T], *parts: Any) -> T:
         """Return ``work(*parts)`` from a new process, or from this one if no other can import `method`."""

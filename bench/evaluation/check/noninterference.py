@@ -11,6 +11,9 @@ with A's cache, to expose state that outlives a run. For the last seed, another 
 Kernels then depend visibly on their operands' shapes (:mod:`bench.evaluation.check.shaped_kernels`). The mechanisms'
 inputs from every other record must stay bitwise equal.
 
+*Searches* (:mod:`bench.evaluation.check.walks`). Paths to other sets are bisected towards the largest movement of a
+mechanism's input, and a record unlike all others is taken away from copies of one image.
+
 *Renamed classes*. Trained on renamed labels, a student predicts the true ones no better than chance, unless the method
 gets labels from outside its arguments.
 """
@@ -57,6 +60,7 @@ from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
 from bench.evaluation.check.embedded import constants_of
 from bench.evaluation.check.opened import Watch, watched
 from bench.evaluation.check.processes import TooLong
+from bench.evaluation.check.walks import moved_alone, walked
 from bench.experiments.data_source import DataSource
 from bench.experiments.overrides import check_kept
 from bench.interface.method import Method, check_costs, check_public
@@ -189,10 +193,13 @@ def check_method(
                 sizes.add(records)
 
     def walk_far(trial: Trial, first: Outcome) -> None:
-        if first.watched and seconds and method.unit in WALKED:
-            bounded(processes.walk(trial, first.calls, WALK * seconds))
-            if method.unit is PrivacyUnit.RECORD:
-                bounded(processes.walk(trial, first.calls, WALK * seconds, unusual=True))
+        if not (first.watched and seconds and method.unit in WALKED):
+            return
+        patience = WALK * seconds
+        bounded(processes.apart(place, walked, trial, first.calls, patience, False))
+        if method.unit is PrivacyUnit.RECORD:
+            bounded(processes.apart(place, walked, trial, first.calls, patience, True))
+            bounded(processes.apart(place, moved_alone, trial, first.calls, patience))
 
     try:
         for seed in seeds:

@@ -18,6 +18,7 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.data.datasets import DATASETS
 from bench.data.spec import LOADED
 from bench.evaluation.check.fingerprint import LIBRARIES, PLUGINS
 
@@ -80,8 +81,8 @@ class Watch:
             return
         self._here.busy = True
         try:
-            if event == LOADED and arguments == (self._dataset,):
-                self.found = f"its code loads {self._dataset}, the data set of which the private records are a part"
+            if event == LOADED and self._is_private(str(arguments[0])):
+                self.found = f"its code loads {arguments[0]}, which holds records of the private data set"
             elif event == "open":
                 self._opened(arguments[0], int(str(arguments[2])))
             elif event in FOLDERS and self._is_elsewhere(*arguments[: 1 + (event in LINKS)]) and self._is_its_own():
@@ -100,6 +101,14 @@ class Watch:
                 self.found = f"its code reaches outside its process ({event} {arguments[1:2]})"
         finally:
             self._here.busy = False
+
+    def _is_private(self, name: str) -> bool:
+        """Return whether the data set `name` is that of the private records, or has the same pixels."""
+        if name == self._dataset:
+            return True
+        bases = [one.partition(":")[0] for one in (name, self._dataset)]
+        stores = [DATASETS[base].store for base in bases if base in DATASETS]
+        return len(stores) == 2 and stores[0] == stores[1]
 
     def _opened(self, path: object, flags: int) -> None:
         if isinstance(path, int):  # a descriptor, whose path was checked when opened

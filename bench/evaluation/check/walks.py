@@ -1,0 +1,66 @@
+"""Searches for a data set near which one record moves a mechanism's input by more than its charge."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.core.types import Adjacency
+from bench.evaluation.check.check_data import Step, Variant, lacks_one, lone_sets
+from bench.evaluation.check.check_runs import Trial, loaded, refuse_outside, run_once
+from bench.evaluation.check.replaced import Originals
+from bench.evaluation.check.sensitivity import Given, sums_of, violation, walk
+from bench.evaluation.check.tape import Taped
+from bench.experiments.device import prepare_device
+from bench.interface.method import Method
+
+
+def walked(trial: Trial, tape: list[Taped], patience: float, unusual: bool) -> str:
+    """Walk to the unrelated set or through `unusual` ones; return the error in stated sensitivities found, or ""."""
+    method, given = _replays(trial, tape)
+    fewer = unusual and lacks_one(method.unit, method.adjacency)
+
+    def given_at(changed: int) -> list[Given] | str:
+        found = given(Step(changed, unusual))
+        return sums_of(found) if fewer and not isinstance(found, str) else found
+
+    records = trial.facts.private_records
+    if fewer:  # each step removes a record, which counts once
+        return walk(given_at, records // 2, Adjacency.REPLACE, patience)
+    return walk(given_at, records, method.adjacency, patience)
+
+
+def moved_alone(trial: Trial, tape: list[Taped], patience: float) -> str:
+    """Return how a record unlike all others moves a sum or a vote by more than its charge, or "".
+
+    Sets on which a run fails are left out, and all those for which `patience` seconds do not suffice.
+    """
+    method, given = _replays(trial, tape)
+    absent = 0 if lacks_one(method.unit, method.adjacency) else None
+    begin = time.monotonic()
+    for which in lone_sets(trial.facts.private_records):
+        if time.monotonic() - begin > patience:
+            break
+        first, second = given(which), given(dataclasses.replace(which, present=False))
+        if isinstance(first, str) or isinstance(second, str):
+            continue
+        if found := violation(sums_of(first), sums_of(second), method.adjacency, absent=absent):
+            return found
+    return ""
+
+
+def _replays(trial: Trial, tape: list[Taped]) -> tuple[type[Method], Callable[[Variant], list[Given] | str]]:
+    """Return the method, and a function that replays it on a set: the mechanisms' inputs, or how it left the tape."""
+    prepare_device()
+    originals, (method, _) = Originals(), loaded(trial.method, trial.facts.dataset)
+
+    def given(which: Variant) -> list[Given] | str:
+        with tempfile.TemporaryDirectory(prefix="runs-") as folder:
+            run = run_once(trial, method, which, tape, Path(folder), originals, keep=True)
+        refuse_outside(run.outside)
+        return run.difference or [call.given for call in run.calls if call.given is not None]
+
+    return method, given
