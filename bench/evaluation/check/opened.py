@@ -82,7 +82,7 @@ class Watch:
         self._here.busy = True
         try:
             if event == LOADED and self._is_private(str(arguments[0])):
-                self.found = f"its code loads {arguments[0]}, which holds records of the private data set"
+                self.found = f"its code loads {arguments[0]}, the private data set or another with the same files"
             elif event == "open":
                 self._opened(arguments[0], int(str(arguments[2])))
             elif event in FOLDERS and self._is_elsewhere(*arguments[: 1 + (event in LINKS)]) and self._is_its_own():
@@ -103,7 +103,7 @@ class Watch:
             self._here.busy = False
 
     def _is_private(self, name: str) -> bool:
-        """Return whether the data set `name` is that of the private records, or has the same pixels."""
+        """Return whether the data set `name` is that of the private records, or is read from the same files."""
         if name == self._dataset:
             return True
         bases = [one.partition(":")[0] for one in (name, self._dataset)]
