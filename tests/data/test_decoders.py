@@ -14,13 +14,11 @@ import pytest
 from PIL import Image
 
 from bench.core.errors import BenchError
-from bench.core.progress import LineProgress
 from bench.data import celeba, datasets, splits
 from bench.data import decoders as formats
 from bench.data.image_files import decode
 from bench.data.loaders import StoredLoader
 from bench.data.own_name import SALT
-from bench.experiments.data_source import DataSource
 from bench.storage.download import JointRoute
 from helpers.data import by_hand, idx_bytes, noise, put_image, request, whole
 
@@ -319,19 +317,6 @@ def test_folder_with_train_and_test(tmp_path: Path) -> None:
     assert loaded.train.images([7])[0, 0, 0, 0] == 101
     shaped = datasets.load(f"folder:{base}@1x16x16", root=tmp_path / "root")
     assert shaped.train.images(slice(0, 2)).shape == (2, 1, 16, 16)
-
-
-def test_a_folder_beside_the_halves_is_named_as_not_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "root"))
-    name = f"folder:{make_folder(tmp_path / 'mine', ('train', 'val', 'test'), many=20)}"
-    DataSource(LineProgress()).describe(name)
-    assert "not read  val/" in capsys.readouterr().err
-    for number in range(20):
-        put_image(tmp_path / f"plain/{'cat' if number % 2 else 'dog'}/{number}.png", number, (9, 7), "RGB")
-    DataSource(LineProgress()).describe(f"folder:{tmp_path / 'plain'}")
-    assert "not read" not in capsys.readouterr().err
 
 
 def test_folder_without_test_is_divided_by_path(tmp_path: Path) -> None:

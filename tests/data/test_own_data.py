@@ -17,10 +17,12 @@ from torch.utils.data import Dataset, TensorDataset
 
 import bench
 from bench.core.errors import BenchError
+from bench.core.progress import LineProgress
 from bench.data.datasets import get_dataset, load
 from bench.data.own_name import parse, stated_after
 from bench.data.spec import Loaded
 from bench.data.verify import verify_stored
+from bench.experiments.data_source import DataSource
 from helpers.data import put_image
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
@@ -328,3 +330,12 @@ def test_a_table_that_would_be_misread_is_refused(text: str, says: str, tmp_path
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(BenchError, match=says):
         load(f"folder:{tmp_path / 't.csv'}@0..4")
+
+
+def test_a_folder_beside_the_halves_is_named_as_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for half in ("mine/train", "mine/val", "mine/test", "plain"):
+        for number in range(40):
+            put_image(tmp_path / half / f"{'cat' if number % 2 else 'dog'}/{number}.png", number, (9, 7), "RGB")
+    for name, said in (("mine", True), ("plain", False)):
+        DataSource(LineProgress()).describe(f"folder:{tmp_path / name}")
+        assert ("not read  val/" in capsys.readouterr().err) is said

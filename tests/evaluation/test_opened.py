@@ -19,7 +19,7 @@ import pytest
 
 from bench.core.fetch_progress import silent
 from bench.data.datasets import get_dataset
-from bench.data.spec import LoadRequest
+from bench.data.spec import LOADED, LoadRequest
 from bench.evaluation.check.opened import Watch, temporary_files_in, watched
 from bench.storage.files import write_atomic
 from helpers.paths import ROOT
@@ -191,3 +191,10 @@ def kept(folder: Path) -> None:
 )
 def test_files_of_its_own_imports_and_what_bench_does_are_not_counted(act: Act, tmp_path: Path) -> None:
     assert seen(act, tmp_path) == ""
+
+
+@pytest.mark.parametrize(("name", "same"), [("mnist", True), ("mnist-01", True), ("fmnist", False), ("digits", False)])
+def test_the_private_data_set_is_known_by_its_other_names(name: str, same: bool) -> None:
+    with watched(Watch("plugin", "mnist")) as watch:
+        sys.audit(LOADED, name)
+    assert (f"its code loads {name}" in watch.found) is same
