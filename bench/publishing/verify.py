@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.core.config import NoiseKind, Preset
+from bench.core.confinement import words_confined
 from bench.core.errors import UnknownNameError
 from bench.core.lazy import LazyModule
 from bench.core.progress import Progress
 from bench.core.types import Instrument
 from bench.experiments.device import prepare_device
+from bench.interface.plugin_source import sources_of
 from bench.interface.registry import METHODS
 from bench.publishing.publish import MACHINE, Fate, Item, Publication
 from bench.publishing.recompute import TOLERANCE
@@ -33,6 +35,7 @@ from bench.results.merge import content_of
 from bench.results.provenance import Clock
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
+from bench.storage.array_store import data_places, user_cache
 
 if TYPE_CHECKING:
     from bench.evaluation.check import noninterference as checks
@@ -134,11 +137,12 @@ def _check(found: Publication, records: Sequence[Record], progress: Progress) ->
 
 
 def _replay(found: Publication, records: Sequence[Record], progress: Progress) -> None:
-    """Replay a random cell of each method, preset and data set on the same number of other records."""
+    """Replay a random cell of each method, preset, data set and --set on the same number of other records."""
     alike = defaultdict(list)
     for record in records:
         if METHODS.get(record.method).private and record.cell.tuning is None and not record.collapsed:
-            alike[record.method, record.preset, record.dataset].append(record)
+            given = tuple(sorted(map(str, (record.cell.overrides or {}).items())))
+            alike[record.method, record.preset, record.dataset, given].append(record)
     with progress.stage("replays", len(alike)) as stage:
         for those in alike.values():
             record = secrets.choice(those)
@@ -213,9 +217,9 @@ def _again(record: Record, found: Publication, seconds: float, progress: Progres
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-rerun-") as folder:
         out = Path(folder) / "run"
-        problem = run_command(
-            [*words, "--out", str(out)], Path(folder) / "log", f"{record.key} again", seconds, progress
-        )
+        writable = [Path(folder), *data_places(), user_cache(), Path("/dev/shm")]
+        confined = words_confined(sources_of(METHODS.get(record.method)), writable, [*words, "--out", str(out)])
+        problem = run_command(confined, Path(folder) / "log", f"{record.key} again", seconds, progress)
         # Take the only record: its key may differ, because calibrated numbers round differently on another machine.
         again = next(iter(RunDir(out).read_records().found), None) if out.is_dir() else None
     if again is None:
@@ -267,14 +271,17 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
 
 
 def run_command(words: Sequence[str], log: Path, title: str, seconds: float, progress: Progress) -> str:
-    """Run the command `words` with a progress bar and return its last output; stop it if this process is stopped."""
+    """Run `words` with a progress bar and return the last output; stop the command if this process is stopped.
+
+    Its temporary files are written next to `log`.
+    """
     root = str(Path(__file__).resolve().parents[2])  # this program, wherever it is installed
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     total, begin = max(1, round(seconds)), time.monotonic()
     with log.open("wb") as file, progress.stage(title, total) as stage:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env={**os.environ, "PYTHONPATH": paths},
-            start_new_session=True,
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": paths, "TMPDIR": str(log.parent)},
         )  # fmt: skip
         shown = 0
         try:

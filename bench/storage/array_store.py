@@ -73,6 +73,15 @@ def user_cache() -> Path:
     return (Path(cache) if cache else user_path("~/.cache")) / "private-student-bench"
 
 
+def data_places() -> list[Path]:
+    """Return the folders of data sets and weights: ours, which is created, and those of the hubs."""
+    ours, home = data_root(), user_path("~/.cache")
+    with contextlib.suppress(OSError):
+        ours.mkdir(parents=True, exist_ok=True)
+    hubs = {"HF_HOME": home / "huggingface", "HF_HUB_CACHE": ours, "TORCH_HOME": home / "torch"}
+    return [ours, *(Path(os.environ.get(name) or usual) for name, usual in hubs.items())]
+
+
 def revision_of(digests: Mapping[str, str]) -> str:
     """Return a hash over the names and SHA-256 digests of arrays."""
     lines = "".join(f"{name} {digests[name]}\n" for name in sorted(digests))

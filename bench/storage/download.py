@@ -214,7 +214,8 @@ class ArchiveRoute:
 
     def _run(self, folder: Path) -> None:
         # Run the client without a terminal, so that it prints no progress bars or colours, which would garble ours.
-        environment = {**os.environ, "NO_COLOR": "1", "CI": "1"}
+        # npm needs a cache that it can write, which a confined run's home is not.
+        environment = {**os.environ, "NO_COLOR": "1", "CI": "1", "npm_config_cache": str(folder / "cache")}
         try:
             done = subprocess.run(
                 self.command, cwd=folder, env=environment, timeout=CLIENT_SECONDS, check=False,

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import inspect
+import os
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from bench.core.errors import BenchError
 from bench.data.datasets import load
-from bench.interface import Budget
+from bench.experiments.release import load_released
+from bench.interface import Budget, Context, Ledger, PrivateData, PublicData, Released
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.noise import ZeroNoise
+from cheats.after_the_charge import Watchful
 from cheats.honest import Config, Given, Honest
 from cheats.thresholds import HonestMeans
+from helpers.paths import ROOT
 
 
 def labelled_file() -> np.ndarray:
@@ -75,6 +81,38 @@ class SearchesObjects(Honest):
 
     def finish(self, given: Given, student: torch.nn.Module) -> None:
         self.found = [one for one in gc.get_objects() if isinstance(one, np.random.Generator)]
+
+
+class ReadsVariable(Honest):
+    """A map that an author has fitted to the private set would reach it so."""
+
+    name = "cheat-reads-variable"
+
+    def finish(self, given: Given, student: torch.nn.Module) -> None:
+        self.seen = os.environ.get("CHEAT_MAP", "")
+
+
+class HasBenchRead(Honest):
+    """Reads another run's student, or any other file, through this project."""
+
+    name = "cheat-has-bench-read"
+
+    def finish(self, given: Given, student: torch.nn.Module) -> None:
+        with contextlib.suppress(BenchError):
+            load_released(ROOT / "README.md")
+
+
+class ReadsNatively(Watchful):
+    """Adds what a library reads for it from a file outside Python; honest where there is none."""
+
+    name = "cheat-reads-natively"
+    file = Path(f"/tmp/bench-cheat-natively-{os.getuid()}")
+
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        released = super().train_student(private, public, ledger, context)
+        with contextlib.suppress(RuntimeError), torch.no_grad():
+            next(iter(released.student.parameters())).add_(torch.from_file(str(self.file), size=1))
+        return released
 
 
 class ReplacesGaussian(HonestMeans):

@@ -6,9 +6,11 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.core.config import Grid, Preset
+from bench.core.confinement import is_confinable
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import AuditKind, PublicKind
@@ -138,6 +140,8 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (inside_dp_sgd.HeldByCheckpoint, "its call 1 of dp_sgd has another model"),
     ],
     [  # Beside what a method is given.
+        (reaches.HasBenchRead, "its code has bench read the file README.md"),
+        (reaches.ReadsVariable, "its code reads the environment variable CHEAT_MAP"),
         (reaches.CalibrateOpens, "its code opens the file"),
         (reaches.OpensFile, "its code opens the file"),
         (reaches.CalibrateLoads, "its code loads digits"),
@@ -277,18 +281,25 @@ def test_publish_replays_a_row_s_own_run(
 @pytest.mark.parametrize(
     ("cheat", "why"),
     [
+        pytest.param(
+            reaches.ReadsNatively,
+            "it trains another student than its record's",
+            marks=pytest.mark.skipif(not is_confinable(), reason="this kernel has no Landlock"),
+        ),
         (after_the_charge.RewritesUnwatched, "its ledger charges for other events than its record states"),
         pytest.param(
             after_the_charge.CorrectsUnwatched, "its student reaches .* and its record states", marks=pytest.mark.slow
         ),
         pytest.param(after_the_charge.Watchful, "", marks=pytest.mark.slow),
     ],
-    ids=["events", "accuracy", "honest"],
+    ids=["student", "events", "accuracy", "honest"],
 )
 def test_publish_compares_the_replay_with_the_record(
-    cheat: type[Method], why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cheat: type[Method], why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The student is the record's, and what the record states of its run is not."""
+    """The replay, which is watched and confined, trains another student, or its accuracy or events differ."""
+    request.addfinalizer(lambda: reaches.ReadsNatively.file.unlink())
+    reaches.ReadsNatively.file.write_bytes(np.float32(0.5).tobytes())
     monkeypatch.setitem(METHODS.members, cheat.name, cheat)
     source = DataSource(Progress())
     (cell,) = expand(Grid((cheat.name,), ("digits",), (1.0,), preset=Preset.TINY), source.describe)

@@ -15,11 +15,11 @@ from helpers.launches import until
 from helpers.paths import ROOT
 
 CHECK = """
-import sys
+import os, sys
 from bench.evaluation.check.check_runs import MethodPlace, Processes
 from bench.interface.registry import METHODS
 work = "import os, time; open(%r, 'w').write(str(os.getpid())); time.sleep(600)" % sys.argv[1]
-Processes().apart(MethodPlace.of(METHODS.get("rr")), exec, work)
+Processes(folder=os.path.dirname(sys.argv[1])).apart(MethodPlace.of(METHODS.get("rr")), exec, work)
 """
 
 

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import importlib
 import json
+import os
 import secrets
 import sys
 import tempfile
@@ -23,7 +24,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bench.core.confinement import confine
 from bench.core.errors import BenchError, no_exit
+from bench.core.plain_files import user_path
 from bench.core.processes import end_with_main
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
@@ -39,7 +42,7 @@ from bench.evaluation.check.check_data import (
     variant_of,
 )  # fmt: skip
 from bench.evaluation.check.fingerprint import fingerprint
-from bench.evaluation.check.opened import Watch, temporary_files_in, watched
+from bench.evaluation.check.opened import Watch, module_files, temporary_files_in, watch_environment, watched
 from bench.evaluation.check.processes import fresh_processes, limited
 from bench.evaluation.check.replaced import Originals
 from bench.evaluation.check.sensitivity import violation
@@ -49,10 +52,12 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.release import save_released
 from bench.interface.method import Method
+from bench.interface.plugin_source import sources_of
 from bench.interface.registry import import_file
 from bench.privacy.events.base_event import stored
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence, salted_noise
+from bench.storage.array_store import data_places
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import student_logits
@@ -196,7 +201,11 @@ def loaded(method: MethodPlace | type[Method], dataset: str) -> tuple[type[Metho
     if not isinstance(method, MethodPlace):
         return method, ""
     with watched(Watch(method.module, dataset)) as watch:
-        found = method.load()
+        try:
+            found = method.load()
+        except OSError:
+            refuse_outside(watch.found)
+            raise
     return found, watch.found
 
 
@@ -239,6 +248,7 @@ def run_once(
             watch.threads_ended()
     except Exception as error:
         if tape is None:
+            refuse_outside(watch.found)
             raise
         line = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
         said = taping.difference or f"it fails on other private data with the same answers: {line}"
@@ -335,11 +345,16 @@ def refuse_outside(found: str) -> None:
 class Processes:
     """Runs sessions, each in a new process, or in this one if no other can import the method's class.
 
-    In a new process they end with :class:`TooLong` after `patience` seconds, unless that is None.
+    In a new process they end with :class:`TooLong` after `patience` seconds, unless that is None. New processes are
+    confined: of the user's files they read only the method's source, data sets and weights; they write to the data
+    root, to `folder` and to temporary folders. `dataset` may be a folder of the user.
     """
 
-    def __init__(self, patience: float | None = None) -> None:
+    def __init__(self, patience: float | None = None, *, dataset: str = "", folder: str = "") -> None:
         self._context, self._patience = fresh_processes(), patience
+        own = dataset.partition("folder:")[2]
+        self._readable = [user_path(own)] if own else []
+        self._writable = [*data_places(), *([Path(folder)] if folder else [])]
 
     def run(
         self, trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None = None, seconds: float = 0.0
@@ -356,8 +371,22 @@ class Processes:
         """Return ``work(*parts)`` from a new process, or from this one if no other can import `method`."""
         if not isinstance(method, MethodPlace):
             return work(*parts)
-        with ProcessPoolExecutor(1, self._context, initializer=end_with_main) as pool:
+        readable = [*self._readable, *sources_of(method.load()), *map(Path, module_files())]
+        with (
+            tempfile.TemporaryDirectory(prefix="runs-") as place,
+            ProcessPoolExecutor(
+                1, self._context, initializer=_begin, initargs=(readable, [*self._writable, Path(place)], place)
+            ) as pool,
+        ):
             try:
                 return pool.submit(limited, self._patience, work, *parts).result()
             except BrokenProcessPool as error:
                 raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error
+
+
+def _begin(readable: Sequence[Path], writable: Sequence[Path], place: str) -> None:
+    """Prepare a new process: confined, with its temporary files in `place`."""
+    tempfile.tempdir = os.environ["TMPDIR"] = place
+    watch_environment()
+    confine(readable, writable)
+    end_with_main()

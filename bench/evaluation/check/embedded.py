@@ -1,4 +1,4 @@
-"""Data embedded in a method's source: it may come from the private set, yet it is published with the source."""
+"""Data in a method's source or settings: it may come from the private set, yet it is published with them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bench.interface.method import Method
@@ -14,6 +14,7 @@ from bench.interface.plugin_source import sources_of
 
 MOST = 400
 """Limit on numbers and on characters that are not language, in a source without other public data; ours have 230."""
+MOST_SET = 250  # limit on numbers and on characters of long texts in a method's settings; ours have 124
 WORD = 20  # the longest word, in characters
 TABLE = 20  # collections of more texts count in full
 _LONG = re.compile(rf"\S{{{WORD + 1},}}|[^\x00-\x7f]+")
@@ -35,6 +36,15 @@ def constants_of(method: type[Method]) -> tuple[int, str]:
     if not held:
         return 0, ""
     return held.total(), held.most_common(1)[0][0]
+
+
+def settings_size(value: object) -> int:
+    """Return how much data settings hold: 1 for a number, and all characters of a text above :data:`WORD`."""
+    if isinstance(value, Mapping):
+        return sum(map(settings_size, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return sum(map(settings_size, value))
+    return len(str(value)) if len(str(value)) > WORD else 1
 
 
 def _module(method: type[Method]) -> dict[Path, bytes]:

@@ -57,7 +57,7 @@ from bench.evaluation.check.differences import (
     same_again,
 )
 from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
-from bench.evaluation.check.embedded import constants_of
+from bench.evaluation.check.embedded import MOST_SET, constants_of, settings_size
 from bench.evaluation.check.opened import Watch, watched
 from bench.evaluation.check.processes import TooLong
 from bench.evaluation.check.walks import moved_alone, walked
@@ -173,7 +173,14 @@ def check_method(
     if dataset:
         facts = source.describe(dataset).facts
     values = values_of(parse_overrides(method, overrides))
-    processes, accuracies, told, declared, watched, alone = Processes(), [], list[str](), "", False, False
+    processes, accuracies, told, declared, watched, alone = (
+        Processes(dataset=dataset),
+        [],
+        list[str](),
+        "",
+        False,
+        False,
+    )
     sizes: set[int] = set()
     place = MethodPlace.of(method) or method
     slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
@@ -271,8 +278,11 @@ def trial_for(
     method, outside = loaded(place, facts.dataset)
     refuse_outside(outside)
     with watched(Watch(method.__module__, facts.dataset)) as watch:
-        values = _calibrated(method, preset, seed, facts, overrides or {})
-    refuse_outside(watch.found)
+        try:
+            values = _calibrated(method, preset, seed, facts, overrides or {})
+        finally:
+            refuse_outside(watch.found)
+    refuse_data_in(values)
     return Trial(place, values, facts, seed, dataset, labelled, Draw.of(seed).noisy)
 
 
@@ -300,6 +310,16 @@ def _calibrated(
     check_public(method(config, facts))
     check_costs(method(config, facts), budget.delta)
     return {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
+
+
+def refuse_data_in(settings: Mapping[str, Any]) -> None:
+    """Reject settings that hold more than a method needs to be configured."""
+    if (size := settings_size(settings)) > MOST_SET:
+        name = max(settings, key=lambda name: settings_size(settings[name]))
+        raise Rejected(
+            f"its settings hold {size} numbers and characters of data, most of them in {name}. Read public data "
+            "through bench and declare them in public_data and public_data_kinds, or compute them"
+        )
 
 
 def declared_by(method: type[Method], first: Outcome) -> str:

@@ -18,11 +18,15 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.core.confinement import programs
 from bench.data.datasets import DATASETS
 from bench.data.spec import LOADED
 from bench.evaluation.check.fingerprint import LIBRARIES, PLUGINS
+from bench.storage.array_store import data_places
 
 FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
+READ_VARIABLE = "bench.environ"
+"""The :func:`sys.audit` event of a variable that is read."""
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn")
 FOLDERS = (
     "os.mkdir", "os.rename", "os.link", "os.symlink", "os.utime", "os.truncate", "os.chmod", "os.setxattr",
@@ -56,7 +60,7 @@ LOOKS = {
 MACHINERY = ("importlib.", "_frozen_importlib", "traceback", "warnings")
 """Code that opens files unasked: to import modules, or to show source lines in a message."""
 LINKS = ("os.rename", "os.link", "os.symlink")
-PASSED_ON = ("inspect", "ctypes")
+PASSED_ON = ("inspect", "ctypes", "os", "collections.abc")
 """Modules whose calls of this kind are attributed to their callers."""
 
 
@@ -71,6 +75,7 @@ class Watch:
         """The first thing that the method accessed outside, empty if none."""
         self._top, self._dataset = module.partition(".")[0], dataset
         self._folder = None if folder is None else os.path.join(os.path.realpath(folder), "")
+        self._readable = tuple(os.path.join(os.path.realpath(path), "") for path in (*programs(), *data_places()))
         self._written: set[str] = set()
         self._threads = set(sys._current_frames())
         self._here = threading.local()  # whether this thread is in `note`, which reads paths itself
@@ -83,10 +88,13 @@ class Watch:
         try:
             if event == LOADED and self._is_private(str(arguments[0])):
                 self.found = f"its code loads {arguments[0]}, the private data set or another with the same files"
+            elif event == READ_VARIABLE and self._is_its_own(directly=True):
+                self.found = f"its code reads the environment variable {arguments[0]}, which no record states"
             elif event == "open":
                 self._opened(arguments[0], int(str(arguments[2])))
-            elif event in FOLDERS and self._is_elsewhere(*arguments[: 1 + (event in LINKS)]) and self._is_its_own():
-                self.found = f"its code lists or changes files outside its folder ({event} {arguments[0]})"
+            elif event in FOLDERS and self._is_elsewhere(*arguments[: 1 + (event in LINKS)]):
+                if self._is_its_own(through_bench=not self._is_readable(arguments[0])):
+                    self.found = f"its code lists or changes files outside its folder ({event} {arguments[0]})"
             elif event in LINKS:
                 self._moved(*arguments[:2])
             elif event == "mmap.__new__" and _is_shared(arguments[0]) and self._is_its_own():
@@ -120,8 +128,21 @@ class Watch:
                 self.found = f"its code writes the file {Path(name).name} (in {Path(name).parent})"
             return
         writes = flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
-        if not (writes or name in self._written or name == os.devnull) and self._is_its_own():
+        if writes or name in self._written or name == os.devnull:
+            return
+        if self._is_its_own():
             self.found = f"its code opens the file {Path(name).name} (in {Path(name).parent})"
+        elif (
+            self._is_elsewhere(name)
+            and not self._is_readable(name)
+            and os.path.isfile(name)  # a name relative to another folder, as rmtree opens them, is none
+            and self._is_its_own(through_bench=True)
+        ):
+            self.found = f"its code has bench read the file {Path(name).name} (in {Path(name).parent})"
+
+    def _is_readable(self, path: object) -> bool:
+        name = _full(path)
+        return os.path.join(name, "").startswith(self._readable) or name in module_files()
 
     def _is_elsewhere(self, *paths: object) -> bool:
         named = (path for path in paths if not isinstance(path, int))  # skip descriptors
@@ -143,13 +164,16 @@ class Watch:
         else:
             self._written.discard(_full(target))
 
-    def _is_its_own(self, *, directly: bool = False) -> bool:
+    def _is_its_own(self, *, directly: bool = False, through_bench: bool = False) -> bool:
+        """Return whether the method's code is nearest on the stack, or anywhere below bench `through_bench`."""
         frame: types.FrameType | None = sys._getframe(2)
         while frame is not None:
             module, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
             if module.startswith(PLUGINS) or module.partition(".")[0] == self._top != "bench":
                 return True
-            if module.startswith(("bench.", *MACHINERY)):
+            if module.startswith("bench.evaluation.check.") and module != __name__:
+                return False
+            if module.startswith(MACHINERY) or (module.startswith("bench.") and not through_bench):
                 if module != __name__:
                     return False
             elif not file.startswith(("<", *LIBRARIES)):
@@ -157,7 +181,13 @@ class Watch:
             elif directly and module not in PASSED_ON:
                 return False
             frame = frame.f_back
-        return True  # a thread that only runs a library's function
+        return not through_bench  # a thread that only runs a library's function
+
+
+def module_files() -> set[str]:
+    """Return the files of imported modules, outside installed packages: messages and digests read their lines."""
+    named = (getattr(one, "__file__", None) for one in list(sys.modules.values()))
+    return {os.path.realpath(file) for file in named if file and not file.startswith(LIBRARIES)}
 
 
 def _is_shared(descriptor: object) -> bool:
@@ -191,6 +221,19 @@ def watched(watch: Watch) -> Iterator[Watch]:
         yield watch
     finally:
         _WATCHES.remove(watch)
+
+
+class _Environment(type(os.environ)):  # type: ignore[misc]
+    """The environment, which reports the variables that are read."""
+
+    def __getitem__(self, name: str) -> str:
+        sys.audit(READ_VARIABLE, name)
+        return super().__getitem__(name)  # type: ignore[no-any-return]
+
+
+def watch_environment() -> None:
+    """Report, by audit events, which variables this process reads from now on."""
+    os.environ.__class__ = _Environment
 
 
 CACHES = ("MPLCONFIGDIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME")

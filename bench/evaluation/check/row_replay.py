@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Rejected, Row, Trial
 from bench.evaluation.check.differences import FAR, NEAR, near_sets, replayed
-from bench.evaluation.check.noninterference import Check, CheckVerdict, declared_by
+from bench.evaluation.check.noninterference import Check, CheckVerdict, declared_by, refuse_data_in
 from bench.experiments.noise_salt import cell_token
 from bench.experiments.plan import Cell, bound_method
 from bench.experiments.run import cache_base
@@ -33,16 +33,18 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
     other runs use unrelated, renamed and neighbouring data of the same size. Exceptions of the method in the first run
     propagate.
     """
-    method, processes = METHODS.get(cell.method), Processes()
+    method = METHODS.get(cell.method)
     if bound_method(cell).given_teacher() is not None:
         return Check(method.name, CheckVerdict.BYPASS, "its given teacher is all that is private: nothing to replay on")
     values = {entry.name: getattr(cell.config, entry.name) for entry in dataclasses.fields(cell.config)}
     with tempfile.TemporaryDirectory(prefix="runs-") as folder:
+        processes = Processes(folder=folder)
         trial = Trial(
             MethodPlace.of(method) or method, values, cell.facts, cell.seed, cell.dataset, noisy=True,
             cell=cell_token(cell, salt), row=Row(cell.key, salt, cache_base(cell), folder, stated is not None),
         )  # fmt: skip
         try:
+            refuse_data_in(values)
             (first,) = processes.run(trial, ["given"])
             if stated is not None and (found := _otherwise(first, stated)):
                 raise Rejected(f"with the same data, settings, seed and noise {found}")

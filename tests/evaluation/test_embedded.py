@@ -1,0 +1,26 @@
+"""How much data the settings of a method may hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.evaluation.check.check_runs import Rejected
+from bench.evaluation.check.noninterference import refuse_data_in
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"table": "x" * 251},
+        {"words": " ".join(["short"] * 60)},
+        {"rows": tuple(range(251))},
+        {"nested": [{"a": list(range(200))}, "y" * 60]},
+    ],
+)
+def test_settings_that_hold_data_are_rejected(settings: dict[str, object]) -> None:
+    with pytest.raises(Rejected, match=f"most of them in {next(iter(settings))}"):
+        refuse_data_in({"rate": 0.1, **settings})
+
+
+def test_ordinary_settings_pass() -> None:
+    refuse_data_in({"rate": 0.123456789012345, "net": "tf_efficientnet_lite0.in1k", "widths": (64, 128), "none": None})
