@@ -137,9 +137,9 @@ def test_unusual_sets_have_every_class_and_lose_records_under_add_remove() -> No
     assert counts.min() >= 2
     assert counts.max() > len(data) / 2
     assert len({image.numpy().tobytes() for image in strange.images}) > len(data) / 3
-    fewer = variant_of(data, Step(3, unusual=True), PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, 1)
+    fewer = variant_of(data, Step(3, "unusual"), PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, 1)
     assert len(fewer) == len(data) - 3
-    changed = variant_of(data, Step(3, unusual=True), PrivacyUnit.RECORD, Adjacency.REPLACE, 1)
+    changed = variant_of(data, Step(3, "unusual"), PrivacyUnit.RECORD, Adjacency.REPLACE, 1)
     assert int((changed.images != data.images).flatten(1).any(1).sum()) == 3
 
 

@@ -153,21 +153,32 @@ def pattern(number: int, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     return 255 - image if number % 5 == 4 else image
 
 
+Route = Literal["unrelated", "unusual", "shades"]
+"""What the records along a path are replaced by: those of :func:`unrelated` or :func:`unusual`, or bright images."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The set with the first `changed` records, in random order, taken from the unrelated set.
+    """The set on a path whose first `changed` records, in random order, are those of its end.
 
-    If `unusual`, from that set. Where a neighbour lacks one record: the unusual set without the first `changed`.
+    On the path of shades all images are dark at its start and bright at its end, and one class follows the other. Where
+    a neighbour lacks one record, the unusual path is the unusual set without its first `changed` records.
     """
 
     changed: int
-    unusual: bool = False
+    route: Route = "unrelated"
 
     def of(self, data: PrivateData, unit: PrivacyUnit, adjacency: Adjacency, seed: int) -> PrivateData:
         """Return this set, made from `data`."""
-        other = unusual(data, seed) if self.unusual else unrelated(data, unit, seed)
+        if self.route == "shades":
+            data = dataclasses.replace(data, images=data.images // 32)
+            other = dataclasses.replace(data, images=255 - data.images)
+        else:
+            other = unusual(data, seed) if self.route == "unusual" else unrelated(data, unit, seed)
         rows = np.random.default_rng([seed, 4]).permutation(len(data))
-        if self.unusual and lacks_one(unit, adjacency):
+        if self.route == "shades":  # classes that are half bright could cancel
+            rows = rows[np.argsort(data.labels.numpy()[rows], kind="stable")]
+        if self.route == "unusual" and lacks_one(unit, adjacency):
             kept = torch.from_numpy(np.sort(rows[self.changed :]))
             return dataclasses.replace(data, images=other.images[kept], labels=other.labels[kept])
         images, labels, taken = data.images.clone(), data.labels.clone(), torch.from_numpy(rows[: self.changed])

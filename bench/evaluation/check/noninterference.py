@@ -60,7 +60,7 @@ from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
 from bench.evaluation.check.embedded import MOST_SET, constants_of, settings_size
 from bench.evaluation.check.opened import Watch, watched
 from bench.evaluation.check.processes import TooLong
-from bench.evaluation.check.walks import moved_alone, walked
+from bench.evaluation.check.walks import searched
 from bench.experiments.data_source import DataSource
 from bench.experiments.overrides import check_kept
 from bench.interface.method import Method, check_costs, check_public
@@ -200,13 +200,8 @@ def check_method(
                 sizes.add(records)
 
     def walk_far(trial: Trial, first: Outcome) -> None:
-        if not (first.watched and seconds and method.unit in WALKED):
-            return
-        patience = WALK * seconds
-        bounded(processes.apart(place, walked, trial, first.calls, patience, False))
-        if method.unit is PrivacyUnit.RECORD:
-            bounded(processes.apart(place, walked, trial, first.calls, patience, True))
-            bounded(processes.apart(place, moved_alone, trial, first.calls, patience))
+        if first.watched and seconds and method.unit in WALKED:
+            bounded(processes.apart(place, searched, trial, first.calls, WALK * seconds))
 
     try:
         for seed in seeds:

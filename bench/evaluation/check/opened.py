@@ -93,7 +93,7 @@ class Watch:
             elif event == "open":
                 self._opened(arguments[0], int(str(arguments[2])))
             elif event in FOLDERS and self._is_elsewhere(*arguments[: 1 + (event in LINKS)]):
-                if self._is_its_own(through_bench=not self._is_readable(arguments[0])):
+                if self._is_its_own(through_bench=event in LINKS and not self._is_readable(arguments[0])):
                     self.found = f"its code lists or changes files outside its folder ({event} {arguments[0]})"
             elif event in LINKS:
                 self._moved(*arguments[:2])

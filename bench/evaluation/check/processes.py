@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.util
+import pickle
 import signal
 import tempfile
 import threading
@@ -56,3 +57,16 @@ def limited(patience: float | None, work: Callable[..., T], *parts: Any) -> T:
     finally:
         if patience is not None and hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def pickled(work: Callable[..., object], *parts: object) -> bytes:
+    """Return the pickle of ``work(*parts)``.
+
+    Returned as it is, multiprocessing would pass its tensors in shared memory, which a confined process cannot open.
+    """
+    return pickle.dumps(work(*parts))
+
+
+def unpickled(data: bytes) -> Any:
+    """Return the object in `data`, from a process of ours; multiprocessing unpickles what it receives too."""
+    return pickle.loads(data)  # noqa: S301
