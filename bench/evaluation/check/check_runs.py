@@ -43,7 +43,7 @@ from bench.evaluation.check.check_data import (
 )  # fmt: skip
 from bench.evaluation.check.fingerprint import fingerprint
 from bench.evaluation.check.opened import Watch, module_files, temporary_files_in, watch_environment, watched
-from bench.evaluation.check.processes import fresh_processes, limited, pickled, unpickled
+from bench.evaluation.check.processes import answered, fresh_processes, pickled, unpickled
 from bench.evaluation.check.replaced import Originals
 from bench.evaluation.check.sensitivity import violation
 from bench.evaluation.check.shaped_kernels import Product, ShapedKernels
@@ -379,7 +379,7 @@ class Processes:
             ) as pool,
         ):
             try:
-                return cast("T", unpickled(pool.submit(limited, self._patience, pickled, work, *parts).result()))
+                return cast("T", unpickled(pool.submit(answered, self._patience, pickled(work, *parts)).result()))
             except BrokenProcessPool as error:
                 raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error
 

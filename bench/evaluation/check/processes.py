@@ -59,14 +59,20 @@ def limited(patience: float | None, work: Callable[..., T], *parts: Any) -> T:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def pickled(work: Callable[..., object], *parts: object) -> bytes:
-    """Return the pickle of ``work(*parts)``.
+def pickled(work: Callable[..., T], *parts: Any) -> bytes:
+    """Return a call for :func:`answered`.
 
-    Returned as it is, multiprocessing would pass its tensors in shared memory, which a confined process cannot open.
+    Otherwise multiprocessing would pass tensors in shared memory, which a confined process cannot open.
     """
-    return pickle.dumps(work(*parts))
+    return pickle.dumps((work, parts))
 
 
-def unpickled(data: bytes) -> Any:
-    """Return the object in `data`, from a process of ours; multiprocessing unpickles what it receives too."""
-    return pickle.loads(data)  # noqa: S301
+def answered(patience: float | None, call: bytes) -> bytes:
+    """Return the pickled result of a pickled `call`, :func:`limited` to `patience` seconds."""
+    work, parts = pickle.loads(call)  # noqa: S301 (from our own process)
+    return pickle.dumps(limited(patience, work, *parts))
+
+
+def unpickled(answer: bytes) -> Any:
+    """Return the result in an `answer`; multiprocessing unpickles what its processes send, too."""
+    return pickle.loads(answer)  # noqa: S301
