@@ -208,10 +208,14 @@ def words_of(options: Any) -> list[str]:
 
 def grid_words(**given: object) -> list[str]:
     """Return the command-line words for these fields of :class:`GridOptions`, omitting None and default choices."""
-    usual: dict[str, object] = {"basis": Basis.CLAIMED}  # with --eps
-    usual |= {one.name: one.default for one in fields(GridOptions) if isinstance(one.default, StrEnum)}
-    told = {name: value for name, value in given.items() if value is not usual.get(name)}
+    told = {name: value for name, value in given.items() if value is not _usual().get(name)}
     return [word for name, value in told.items() for word in _words(flag_of(GridOptions, name), value)]
+
+
+@functools.cache
+def _usual() -> dict[str, object]:
+    choices = {one.name: one.default for one in fields(GridOptions) if isinstance(one.default, StrEnum)}
+    return {"basis": Basis.CLAIMED, **choices}  # with --eps
 
 
 def _words(flag: str, value: object) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
 from itertools import islice
@@ -64,6 +66,9 @@ def write_site(folder: Path, source: Source) -> list[str]:
             site.chmod(0o700)  # an older site may have been readable by everyone
     for name, data in build_site(source):
         path = site / name
+        names.append(name)
+        if _is_current(path, data):
+            continue
         with writing(path):
             if path.parent not in made:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,10 +76,17 @@ def write_site(folder: Path, source: Source) -> list[str]:
             path.unlink(missing_ok=True)
             with path.open("xb") as file:
                 file.write(data)
-        names.append(name)
     for path in former - {site / name for name in names}:
         path.unlink()
     return names
+
+
+def _is_current(path: Path, data: bytes) -> bool:
+    """Return whether the file `path`, no link, already holds `data`: most pages of an older site do."""
+    with suppress(OSError):
+        found = path.lstat()
+        return stat.S_ISREG(found.st_mode) and found.st_size == len(data) and path.read_bytes() == data
+    return False
 
 
 def _files(site: Path) -> Iterator[Path]:
@@ -254,7 +266,7 @@ class _Pages:
             with ZipFile(packed, "w", ZIP_DEFLATED) as archive:
                 for path, data in sorted(files.items()):
                     # A fixed time: equal records give equal bytes.
-                    archive.writestr(ZipInfo(path), data, ZIP_DEFLATED)
+                    archive.writestr(ZipInfo(path), data, ZIP_DEFLATED, 1)
             yield name, packed.getvalue()
 
     def _image(self, record: Record) -> tuple[str, str] | None:

@@ -8,6 +8,7 @@ import pickle
 import signal
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -68,11 +69,18 @@ def pickled(work: Callable[..., T], *parts: Any) -> bytes:
 
 
 def answered(patience: float | None, call: bytes) -> bytes:
-    """Return the pickled result of a pickled `call`, :func:`limited` to `patience` seconds."""
+    """Return the pickled result, or error, of a pickled `call`, :func:`limited` to `patience` seconds."""
     work, parts = pickle.loads(call)  # noqa: S301 (from our own process)
-    return pickle.dumps(limited(patience, work, *parts))
+    try:
+        return pickle.dumps((limited(patience, work, *parts), None))
+    except (Exception, TooLong) as error:  # noqa: BLE001 (for the caller)
+        error.add_note("".join(traceback.format_exception(error)))  # pickles lose it
+        return pickle.dumps((None, error))
 
 
 def unpickled(answer: bytes) -> Any:
-    """Return the result in an `answer`; multiprocessing unpickles what its processes send, too."""
-    return pickle.loads(answer)  # noqa: S301
+    """Return the result in an `answer`, or raise its error."""
+    found, error = pickle.loads(answer)  # noqa: S301 (multiprocessing unpickles what its processes send, too)
+    if error is not None:
+        raise error
+    return found

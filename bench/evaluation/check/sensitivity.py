@@ -26,6 +26,7 @@ from bench.core.types import Adjacency
 Norm = Literal["votes", "l1", "l2", "labels", "records", "range"]
 TOLERANCE = 1.0001  # factor for rounding in float32 nets
 EQUAL_BATCHES = "use batches of one size (bench.interface.in_equal_batches)"
+NEIGHBOUR = "a set that differs in one record"
 PACKED = 2**20  # bytes of values above which a digest stands for each record
 
 
@@ -116,7 +117,7 @@ def violation(
     values not at all.
     """
     if len(base) != len(other):
-        return f"it called mechanisms {len(base)} times on a private set and {len(other)} times on a neighbour of it"
+        return f"it called mechanisms {len(base)} times on a private set, and {len(other)} times on {NEIGHBOUR}"
     steps: list[float] = []  # movement of each step of the current sums, in units of its charge
     for number, (first, second) in enumerate(zip(base, other, strict=True)):
         if absent is not None:
@@ -124,7 +125,7 @@ def violation(
                 continue  # its charge covers any function of the sample, whose parts hold other records
             first = first.without(absent)
         if first.values.shape != second.values.shape or first.mechanism != second.mechanism:
-            return f"its call {number + 1} differs on a neighbouring private set"
+            return f"its call {number + 1} has another mechanism or shape on {NEIGHBOUR}"
         if absent is not None and first.norm in ("records", "labels"):
             if others := first.moved(second):
                 return (
@@ -135,19 +136,17 @@ def violation(
         # Removing a record is one step, replacing it is two under add-remove.
         times, moved = share(first, second, Adjacency.REPLACE if absent is not None else adjacency), first.moved(second)
         if times > records * TOLERANCE:
+            by, charged = _told_apart(moved, records * moved / times)
             what = {
                 "votes": f"{moved:.0f} votes of one query",
                 "labels": f"{moved:.0f} labels",
                 "records": f"what the mechanism takes of {moved:.0f} records",
-                "range": f"the difference of two scores by {moved:.3g}",
-                "l1": f"the values by {moved:.3g} (L1)",
-                "l2": f"the values by {moved:.3g} (L2)",
+                "range": f"the difference of two scores by {by}",
+                "l1": f"the values by {by} (L1)",
+                "l2": f"the values by {by} (L2)",
             }[first.norm]
             who = f"one {unit} moves" if records == 1 else f"{records} records together move"
-            return (
-                f"{who} {what} in its call {number + 1} of {first.mechanism}, which is charged for "
-                f"{records * moved / times:.3g}"
-            )
+            return f"{who} {what} in its call {number + 1} of {first.mechanism}, which is charged for {charged}"
         if first.window:
             steps = [times] if first.first else [*steps, times]
             if (together := sum(steps[-first.window :])) > records * TOLERANCE:
@@ -156,6 +155,12 @@ def violation(
                     f"{number + 1}, by {together:.3g} times its sensitivity in all, in {first.window} steps in a row"
                 )
     return ""
+
+
+def _told_apart(*values: float) -> list[str]:
+    """Return two unequal numbers as texts that differ, of three digits or as many as it takes."""
+    texts = ([f"{value:.{digits}g}" for value in values] for digits in range(3, 18))
+    return next(pair for pair in texts if pair[0] != pair[1])
 
 
 def walk(given_at: Callable[[int], list[Given] | str], length: int, adjacency: Adjacency, patience: float) -> str:
