@@ -35,7 +35,9 @@ def report(
     missing_: Annotated[
         bool, typer.Option("--missing", help="Only list the empty cells, with reasons and commands.")
     ] = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run directory for results of --launcher.")] = Path("runs"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Run directory for results of --launcher; default: runs.")
+    ] = None,
     launch: LaunchOptions,
     into: Annotated[Path, typer.Option("--into", help="Output folder.")] = Path("reports-out"),
     quiet: Quiet = False,
@@ -51,6 +53,9 @@ def report(
     by_launcher = launch.launcher is not None or launch.cluster is not None
     if by_launcher and (not missing_ or json_):
         raise BenchError("--launcher makes what --missing lists: give both, without --json.")
+    if out is not None and not by_launcher:
+        raise BenchError(f"--out is the run directory for results of --launcher. Write the report by --into {out}.")
+    out = out or Path("runs")
     made = [out] if by_launcher and out.is_dir() and out not in (runs or ()) else []
     evidence = evidence_of(runs, made)
     if not missing_:

@@ -74,12 +74,14 @@ def user_cache() -> Path:
 
 
 def data_places() -> list[Path]:
-    """Return the folders of data sets and weights: ours, which is created, and those of the hubs."""
+    """Return the folders of data sets and weights: ours, which is created, what it links to, and those of the hubs."""
     ours, home = data_root(), user_path("~/.cache")
+    linked: list[Path] = []
     with contextlib.suppress(OSError):
         ours.mkdir(parents=True, exist_ok=True)
+        linked = [path.resolve() for pattern in ("*", "*/*") for path in ours.glob(pattern) if path.is_symlink()]
     hubs = {"HF_HOME": home / "huggingface", "HF_HUB_CACHE": ours, "TORCH_HOME": home / "torch"}
-    return [ours, *(Path(os.environ.get(name) or usual) for name, usual in hubs.items())]
+    return [ours, *linked, *(Path(os.environ.get(name) or usual) for name, usual in hubs.items())]
 
 
 def revision_of(digests: Mapping[str, str]) -> str:

@@ -46,6 +46,7 @@ from helpers.commands import refused
         (["weights", "get", "no-such-net"], "one of 1,"),
         (["export", "pate", "-o", "leaderboards"], "unknown record 'pate'. Did you mean"),
         (["export", "a-key", "-o", "no-such-folder"], "no such run directory: no-such-folder"),
+        (["report", "--all", "-o", "figures"], "Write the report by --into figures."),
         (["report", "--paper", "dgdd"], "unknown paper 'dgdd'. Did you mean 'dgd'?"),
         (["leaderboard", "leaderboards", "--into", __file__], "Choose another path."),
         (["run", "pate", "dp-sgd"], "pate dp-sgd is not expected here. Did you mean --methods pate,dp-sgd?"),
