@@ -1,7 +1,7 @@
 """Confinement of a process to the files and environment variables that a repeatable run needs.
 
 On Linux the kernel enforces it (Landlock, 5.13 or later), also on code that reads files outside Python. Other systems
-only lose their environment variables. Nobody undoes either: not the process, nor those that it starts.
+only lose their environment variables. Neither the process nor those that it starts can undo it.
 
     python -m bench.core.confinement READABLE[:READABLE...] WRITABLE[:WRITABLE...] COMMAND ...
 """
@@ -34,8 +34,8 @@ SHARED = "shm"  # in /dev: memory shared with other processes
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION, _BENEATH = 1, 1
 _NO_NEW_PRIVILEGES = 38
-_EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE, _DEVICE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
-_OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _DEVICE
+_WRITE, _READ, _TRUNCATE = 1 << 1, 1 << 2, 1 << 14
+_OF_FILES = _WRITE | _READ | _TRUNCATE
 _CHANGES = sum(1 << bit for bit in (1, *range(4, 13)))  # writing, removing and making files; listing stays free
 _SINCE = {2: 1 << 13, 3: _TRUNCATE}  # rights that later versions of the interface added
 
@@ -100,6 +100,8 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
 def programs() -> Iterable[Path]:
     """Yield the folders of the system, of Python, of packages and of this one, which need not exist."""
     yield from map(Path, (*SYSTEM, *map(os.path.expanduser, CLIENTS), sys.prefix, sys.base_prefix, sys.exec_prefix))
+    if sys.pycache_prefix is not None:
+        yield Path(sys.pycache_prefix)
     yield from (Path(path) for path in sys.path if path and any(Path(path).glob("*.dist-info")))
     ours = Path(__file__).resolve().parents[1]
     # Versions of packages that are installed in place, such as this one in its repository.

@@ -171,10 +171,12 @@ class Watch:
             module, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
             if module.startswith(PLUGINS) or module.partition(".")[0] == self._top != "bench":
                 return True
-            if module.startswith("bench.evaluation.check.") and module != __name__:
+            if module == __name__:
+                pass
+            elif module.startswith(MACHINERY):
                 return False
-            if module.startswith(MACHINERY) or (module.startswith("bench.") and not through_bench):
-                if module != __name__:
+            elif module.startswith("bench."):
+                if not through_bench or module.startswith("bench.evaluation.check."):
                     return False
             elif not file.startswith(("<", *LIBRARIES)):
                 return True  # a file of the method, next to its module
