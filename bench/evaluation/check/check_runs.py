@@ -13,7 +13,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -375,7 +375,10 @@ class Processes:
         with (
             tempfile.TemporaryDirectory(prefix="runs-") as place,
             ProcessPoolExecutor(
-                1, self._context, initializer=_begin, initargs=(readable, [*self._writable, Path(place)], place)
+                1,
+                self._context,
+                initializer=_begin,
+                initargs=(readable, [*self._writable, Path(place)], place, dict(os.environ)),
             ) as pool,
         ):
             try:
@@ -384,8 +387,10 @@ class Processes:
                 raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error
 
 
-def _begin(readable: Sequence[Path], writable: Sequence[Path], place: str) -> None:
+def _begin(readable: Sequence[Path], writable: Sequence[Path], place: str, environment: Mapping[str, str]) -> None:
     """Prepare a new process: confined, with its temporary files in `place`."""
+    os.environ.clear()  # the fork server's, which may name another data root
+    os.environ.update(environment)
     tempfile.tempdir = os.environ["TMPDIR"] = place
     watch_environment()
     confine(readable, writable)
