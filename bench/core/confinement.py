@@ -1,7 +1,7 @@
 """Confinement of a process to the files and environment variables that a repeatable run needs.
 
-On Linux the kernel enforces it (Landlock, 5.13 or later), also on code that reads files outside Python. Other systems
-only lose their environment variables. Neither the process nor those that it starts can undo it.
+On Linux the kernel enforces it (Landlock, 5.13 or later), also for libraries that read files outside Python. On other
+systems only the environment variables go. Neither the process nor its children can undo it. To confine a command:
 
     python -m bench.core.confinement READABLE[:READABLE...] WRITABLE[:WRITABLE...] COMMAND ...
 """
@@ -49,25 +49,24 @@ class _Beneath(ctypes.Structure):
     _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
 
 
-def confine(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
+def confine(readable: Iterable[Path], writable: Iterable[Path]) -> None:
     """Let this thread, and what it starts later, read only below `readable` and write only below `writable`.
 
-    Python, the installed packages and the system's folders stay readable, and `writable` too. Return False where the
-    kernel cannot do it. Call it before other threads start, as they are not confined.
+    Python, the installed packages and the system's folders stay readable, and `writable` too. Where the kernel cannot
+    do it (:func:`is_confinable`), only the environment changes. Call this before other threads start: they are not
+    confined. Raise OSError if the kernel refuses.
     """
     for name, value in os.environ.items():
         if name not in KEPT or len(value) > LONGEST:
             del os.environ[name]
-    if not sys.platform.startswith("linux"):
-        return False
+    if not is_confinable():
+        return
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_CREATE, None, 0, _VERSION)
-    if version < 1:
-        return False
     handled = _READ | _CHANGES | sum(right for since, right in _SINCE.items() if version >= since)
     ruleset = libc.syscall(_CREATE, ctypes.byref(_Ruleset(handled)), ctypes.sizeof(_Ruleset), 0)
     if ruleset < 0:
-        return False
+        raise OSError(ctypes.get_errno(), "Landlock makes no ruleset")
     try:
         devices = [entry.path for entry in os.scandir("/dev") if entry.name != SHARED]
         allowed = dict.fromkeys(map(str, (*programs(), *readable)), _READ) | dict.fromkeys(devices, _READ | _WRITE)
@@ -75,7 +74,8 @@ def confine(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
         for path, rights in allowed.items():
             _allow(libc, ruleset, path, rights & handled)
         libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-        return int(libc.syscall(_RESTRICT, ruleset, 0)) == 0
+        if libc.syscall(_RESTRICT, ruleset, 0):
+            raise OSError(ctypes.get_errno(), "Landlock does not confine this process")
     finally:
         os.close(ruleset)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bench.core.types import PrivacyUnit
 from bench.evaluation.check.check_data import Variant, lacks_one
 from bench.evaluation.check.check_runs import Outcome, Rejected
-from bench.evaluation.check.sensitivity import EQUAL_BATCHES, NEIGHBOUR
+from bench.evaluation.check.sensitivity import EQUAL_BATCHES, OTHER_SET
 from bench.interface.method import Method
 
 FAR: list[Variant] = ["unrelated", "renamed"]
@@ -67,7 +67,7 @@ def bounded(moved: str) -> None:
     """Reject a method if one record `moved` an input by more than its charge."""
     if moved.endswith(EQUAL_BATCHES):  # rounding, which other noise would not mend
         raise Rejected(moved)
-    if moved.endswith(NEIGHBOUR):
+    if moved.endswith(OTHER_SET):
         raise Rejected(f"{moved}. The number, the order and the shapes of its calls must not depend on private records")
     if moved:
         raise Rejected(

@@ -33,6 +33,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from bench.core.config import Preset, build_config, parse_overrides, values_of
+from bench.core.confinement import is_confinable
 from bench.core.errors import BenchError
 from bench.core.progress import SILENT, Progress, Stage
 from bench.core.types import Basis, Budget, Facts, PrivacyUnit, PublicKind
@@ -173,14 +174,8 @@ def check_method(
     if dataset:
         facts = source.describe(dataset).facts
     values = values_of(parse_overrides(method, overrides))
-    processes, accuracies, told, declared, watched, alone = (
-        Processes(dataset=dataset),
-        [],
-        list[str](),
-        "",
-        False,
-        False,
-    )
+    processes, accuracies, told = Processes(dataset=dataset), list[float](), list[str]()
+    declared, watched, alone = "", False, False
     sizes: set[int] = set()
     place = MethodPlace.of(method) or method
     slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
@@ -258,6 +253,8 @@ def check_method(
     if alone:
         reason += "; the run of another cell failed, so leaks from one cell to the next were not tested: try again"
     reason += slow
+    if not is_confinable():
+        reason += "; the kernel cannot confine processes, so files that libraries read outside Python went unnoticed"
     size, where = constants_of(method)
     reason += f"; its source holds {size} numbers and characters of data, most in {where}" if size else ""
     if max(accuracies) < AWAKE and not slow:

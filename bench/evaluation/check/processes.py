@@ -60,10 +60,10 @@ def limited(patience: float | None, work: Callable[..., T], *parts: Any) -> T:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def pickled(work: Callable[..., T], *parts: Any) -> bytes:
-    """Return a call for :func:`answered`.
+def pickled(work: Callable[..., object], *parts: object) -> bytes:
+    """Return a call for :func:`answered`, as bytes: multiprocessing would pass tensors in shared memory.
 
-    Otherwise multiprocessing would pass tensors in shared memory, which a confined process cannot open.
+    A confined process cannot open that.
     """
     return pickle.dumps((work, parts))
 

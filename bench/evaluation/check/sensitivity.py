@@ -26,7 +26,7 @@ from bench.core.types import Adjacency
 Norm = Literal["votes", "l1", "l2", "labels", "records", "range"]
 TOLERANCE = 1.0001  # factor for rounding in float32 nets
 EQUAL_BATCHES = "use batches of one size (bench.interface.in_equal_batches)"
-NEIGHBOUR = "a set that differs in one record"
+OTHER_SET = "another private set"
 PACKED = 2**20  # bytes of values above which a digest stands for each record
 
 
@@ -117,7 +117,7 @@ def violation(
     values not at all.
     """
     if len(base) != len(other):
-        return f"it called mechanisms {len(base)} times on a private set, and {len(other)} times on {NEIGHBOUR}"
+        return f"it called mechanisms {len(base)} times on one private set and {len(other)} times on {OTHER_SET}"
     steps: list[float] = []  # movement of each step of the current sums, in units of its charge
     for number, (first, second) in enumerate(zip(base, other, strict=True)):
         if absent is not None:
@@ -125,7 +125,7 @@ def violation(
                 continue  # its charge covers any function of the sample, whose parts hold other records
             first = first.without(absent)
         if first.values.shape != second.values.shape or first.mechanism != second.mechanism:
-            return f"its call {number + 1} has another mechanism or shape on {NEIGHBOUR}"
+            return f"its call {number + 1} has another mechanism or shape on {OTHER_SET}"
         if absent is not None and first.norm in ("records", "labels"):
             if others := first.moved(second):
                 return (
