@@ -112,7 +112,7 @@ def test_a_record_that_moves_the_distances_of_others_is_found() -> None:
 def test_another_number_of_calls_or_another_shape_is_a_violation() -> None:
     a = given([[1, 2]], "votes")
     assert "2 times" in violation([a], [a, a], Adjacency.REPLACE)
-    assert "differs" in violation([a], [given([[1, 2], [2, 1]], "votes")], Adjacency.REPLACE)
+    assert "another mechanism or shape" in violation([a], [given([[1, 2], [2, 1]], "votes")], Adjacency.REPLACE)
 
 
 @pytest.mark.parametrize("unit", [PrivacyUnit.RECORD, PrivacyUnit.LABEL])
