@@ -20,6 +20,7 @@ Epsilon = Annotated[
 ]
 """Zero or more, infinite if nothing finite is known, never NaN."""
 Share = Annotated[float, Field(ge=0, le=1)]
+_INFINITE = (math.inf, -math.inf)
 Scalar = bool | int | Unbounded | str | None
 RunFile = Annotated[str, Field(max_length=1000, pattern="^[ -.0-~]{0,255}(/[ -.0-~]{0,255})*$")]
 """A path below a run directory that every system can look up: ASCII without control characters, no name too long."""
@@ -104,21 +105,22 @@ def json_object(text: str | bytes) -> dict[str, Any]:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(data, dict):
         raise ValueError("no JSON object")
-    if _overflows(data.values()):
+    if _overflows(data):
         raise ValueError("no JSON: a number is too large")
     return data
 
 
-def _overflows(values: Iterable[object]) -> bool:
-    for value in values:
-        if isinstance(value, float):
-            if math.isinf(value):
+def _overflows(data: dict[str, Any]) -> bool:
+    parts: list[Iterable[object]] = [data.values()]
+    while parts:
+        for value in parts.pop():
+            kind = type(value)  # exact types, as the parser gives: half the time of isinstance
+            if kind is dict:
+                parts.append(value.values())  # type: ignore[attr-defined]
+            elif kind is list:
+                parts.append(value)  # type: ignore[arg-type]
+            elif kind is float and value in _INFINITE:
                 return True
-        elif isinstance(value, dict):
-            if _overflows(value.values()):
-                return True
-        elif isinstance(value, list) and _overflows(value):
-            return True
     return False
 
 

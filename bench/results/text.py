@@ -12,8 +12,6 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
 from typing import Any, Literal
 
-from pydantic_core import to_json
-
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.risk import PRIORS, RATES
 from bench.privacy.auditing.utility_bound import odds, remark
@@ -266,11 +264,11 @@ RISK_WORDS = (
 
 def ledger_table(privacy: Privacy) -> Table:
     """Return the events of a ledger; consecutive equal events share one row with their count."""
-    return _ledger_table(to_json(privacy.events, inf_nan_mode="constants"))
+    return _ledger_table(privacy.events_text)
 
 
 @lru_cache(maxsize=64)  # the seeds of a row often have equal events
-def _ledger_table(events: bytes) -> Table:
+def _ledger_table(events: str) -> Table:
     rows = tuple(
         (
             f"{event.get('times', 1):,} ×",

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -141,9 +141,10 @@ def build_site(source: Source) -> Iterator[tuple[str, bytes]]:
     lines = {key: (ranking, row) for ranking in every for row in ranking.rows for key in row.keys}
     for group in seeds.values():
         group.sort(key=lambda record: record.seed)
+        links = [(record_href(record.key), record.seed) for record in group]
         for i, record in enumerate(group):
             key, first = record.key, max(i - NEIGHBOURS, 0)
-            beside = [*group[first:i], *group[i + 1 : i + 1 + NEIGHBOURS]]
+            beside = [*links[first:i], *links[i + 1 : i + 1 + NEIGHBOURS]]
             yield f"records/{page_name(key)}.html", pages.record(record, beside, len(group), lines.get(key))
     yield from sorted(pages.copies.items())
     yield from pages.archives()
@@ -230,7 +231,7 @@ class _Pages:
         )  # fmt: skip
 
     def record(
-        self, record: Record, beside: Sequence[Record], seeds: int, line: tuple[Ranking, RowView] | None
+        self, record: Record, beside: Sequence[tuple[str, int]], seeds: int, line: tuple[Ranking, RowView] | None
     ) -> bytes:
         ranking, row = line or (None, None)
         audits, attacks = self._audits[record.key], self._attacks[record.key]
@@ -240,7 +241,7 @@ class _Pages:
         return self._render(
             "record.html", root="../", record=record, command=command, command_remark=remark, row=row,
             ranking=ranking, beside=beside, seeds=seeds, image=self._image(record),
-            parts=record_pages.record_parts(record, audits, attacks),
+            sections=record_pages.sections(record_pages.record_parts(record, audits, attacks)),
             raw=next(filter(None, raw), ""), picture=_picture(record, row),
             made=list(filter(None, map(self._attack_picture, attacks))),
         )  # fmt: skip
@@ -248,8 +249,7 @@ class _Pages:
     def _keep(self, dataset: str, kind: str, key: str) -> str:
         """Put a raw file into the archive of its data set, and return the archive's address, or "" without the file."""
         home = self._source.homes.get(key)
-        # Keys of audits and attacks are untrusted, so accept only a plain file name.
-        if home is None or PurePosixPath(key).name != key:
+        if home is None or "/" in key:  # keys of audits and attacks are untrusted
             return ""
         try:
             data = read_plain(home / kind / f"{key}.json")
@@ -276,9 +276,9 @@ class _Pages:
             return None
         name = f"images/{page_name(record.key)}.png"
         if name not in self.copies:
-            path = Path(os.path.realpath(home / record.image_grid.file))
-            if not path.is_relative_to(_resolved(home)) or path.suffix != ".png":
-                return None
+            path = home / record.image_grid.file
+            if not _resolved(path.parent).is_relative_to(_resolved(home)) or path.suffix != ".png":
+                return None  # links are not read
             try:
                 data = read_plain(path)
             except (OSError, ValueError):

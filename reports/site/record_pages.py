@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeGuard
 
 from markupsafe import Markup, escape
@@ -21,6 +22,7 @@ from bench.reports.reported.numbers import Reported
 from bench.reports.reported.page import NAMES
 from bench.reports.site.addresses import code_of, paper_href
 from bench.reports.site.rows import RowView, verdict_words
+from bench.reports.site.terms import plain_table
 from bench.results.attack_record import AttackRecord, AuditRecord, Channel, PairBound
 from bench.results.audited import bound_text, runs_text
 from bench.results.command import command_for
@@ -43,6 +45,23 @@ def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequenc
     if apart := [_attack_table(attack) for attack in attacks if attack.goal == ROBUSTNESS]:
         parts["Robustness"] = [replace(apart[0], note=f"{NO_PRIVACY} {apart[0].note}"), *apart[1:]]
     return {**parts, "Provenance": provenance}
+
+
+def sections(parts: Parts) -> Markup:
+    """Return the tables of a record's page as HTML: those of its result and epsilons open, the others folded."""
+    return Markup("").join(_section(title, tuple(tables)) for title, tables in parts.items())
+
+
+@lru_cache(maxsize=64)  # the seeds of a row share most sections; a template would take three times as long
+def _section(title: str, tables: tuple[Table, ...]) -> Markup:
+    if title not in ("Cell", "Epsilons"):
+        every = "".join(map(plain_table, tables))
+        return Markup(f'<details id="{title.lower()}"><summary>{title}</summary>{every}</details>\n')
+    rest = "".join(f"<details><summary>{escape(t.caption)}</summary>{plain_table(t)}</details>" for t in tables[1:])
+    meant = '<p class="fine"><a href="../meaning.html">What these numbers mean for one record</a></p>'
+    return Markup(
+        f'<div id="{title.lower()}">\n{plain_table(tables[0])}\n</div>\n{rest}{meant * (title == "Epsilons")}\n'
+    )
 
 
 def _audit_tables(audit: AuditRecord, votes: bool) -> Iterable[Table]:
