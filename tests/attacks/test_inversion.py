@@ -145,6 +145,7 @@ def test_names() -> None:
         assert all(field.metadata["source"] for field in dataclasses.fields(kind.Config))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_shapes_and_determinism(name: str, shapes: World, trained: torch.nn.Module) -> None:
     first, target = attack(name, shapes, trained)
@@ -157,12 +158,14 @@ def test_shapes_and_determinism(name: str, shapes: World, trained: torch.nn.Modu
     assert not first.images.isnan().any()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_two_classes_of_8x8(name: str) -> None:
     scene = world(classes=2, size=8)
     check(attack(name, scene, scene.student(trained=False))[0], scene, 2)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["gmi", "inversion-network", "plg-mi", "data-free", "mi-face"])
 def test_odd_sizes_and_colour(name: str) -> None:
     facts = Facts("noise", 20, 20, 0, 3, (3, 13, 10), True)
@@ -184,10 +187,8 @@ SURE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("brep-mi", "gmi"))) for name in NAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_images_show_what_was_learnt(name: str, shapes: World, trained: torch.nn.Module, shared: Cache) -> None:
     made, _ = attack(name, shapes, trained, cache=shared, **SURE[name])
     right, lead = resemblance(made.images, made.labels, shapes.prototypes)
@@ -229,6 +230,7 @@ def test_access_is_enough_and_needed(name: str, shapes: World, trained: torch.nn
         attack(name, shapes, trained, access=Access.LABELS)
 
 
+@pytest.mark.slow
 def test_numeric_gradient_needs_confidences_only(shapes: World, trained: torch.nn.Module) -> None:
     changes: dict[str, Any] = {"gradient": "numeric", "views": 1, "images_per_class": 1, "restarts": 1, "steps": 30}
     changes |= {"directions": 20, "access": Access.CONFIDENCES, "noise": 0.0, "shift": 0}

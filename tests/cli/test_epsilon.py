@@ -250,6 +250,10 @@ def test_other_batches_than_poissons_state_what_papers_print_and_what_is_known_a
     claimed = [json.loads(run("claimed", *asked, *more))["accountants"] for more in ([], ["--sampling", "shuffled"])]
     assert claimed[0][0]["epsilon"] == claimed[1][0]["epsilon"]
     assert (claimed[0][0]["sound"], claimed[1][0]["sound"]) == (True, False)
+
+
+@pytest.mark.slow
+def test_of_very_many_fixed_batches_no_lower_bound_is_stated() -> None:
     huge = run("dp-sgd", "--sampling-rate", 1e-7, "--sigma", 1, "--steps", 9 * 10**8, "--sampling", "fixed", "--json")
     assert "epsilon_at_least" not in json.loads(huge)["facts"]
 

@@ -69,9 +69,10 @@ PATHS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    [PATHS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in PATHS[1:])],
+    PATHS,
     ids=lambda path: "-".join(word.split("=")[1] for word in path[1:]),
 )
 def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:

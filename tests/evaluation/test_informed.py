@@ -31,6 +31,7 @@ def best_success(mu: float, count: int) -> float:
     return float(integrate.quad(lambda x: stats.norm.pdf(x - mu) * stats.norm.cdf(x) ** (count - 1), -9, 9 + mu)[0])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("mu", "success"),
     [(1.0, (0.3409, 0.0825, 0.0166)), (3.0, (0.9025, 0.6779, 0.4116)), (1 / np.sqrt(2), (0.2533, 0.0482, 0.0080))],

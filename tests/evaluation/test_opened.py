@@ -144,6 +144,7 @@ def test_its_own_folder_and_threads_that_end_are_not_counted(act: Act, tmp_path:
         assert seen(act, tmp_path, tmp_path) == ""
 
 
+@pytest.mark.slow
 def test_a_library_of_another_environment_is_no_code_of_the_method(tmp_path: Path) -> None:
     """A virtual environment that uses another one's packages, for instance by PYTHONPATH."""
     libraries, own = tmp_path / "libraries", tmp_path / "libraries of its own"

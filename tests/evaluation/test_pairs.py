@@ -76,7 +76,7 @@ def test_the_sets_differ_in_one_unit_as_the_methods_proof_says(row: Row) -> None
             assert torch.equal(first.images, second.images)
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 def test_a_pair_costs_what_the_row_costs(row: Row) -> None:
     method, config, facts, pairs = row
     for pair in pairs:
@@ -136,6 +136,7 @@ def test_the_words_of_a_pair_of_sentences_move_votes(name: str) -> None:
         assert (first.sum(1) == len(parts)).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "net"), [("scatter-linear", "scatter_linear"), ("dp-sgd", "softmax_regression")])
 def test_a_head_on_fixed_features_stays_that(name: str, net: str) -> None:
     assert {pair.config["student"] for pair in pairs_of(name, "mnist")[2]} == {net}

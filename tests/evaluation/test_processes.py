@@ -23,6 +23,7 @@ Processes(folder=os.path.dirname(sys.argv[1])).apart(MethodPlace.of(METHODS.get(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork server")
 def test_a_killed_check_leaves_no_process(tmp_path: Path) -> None:
     told = tmp_path / "pid"

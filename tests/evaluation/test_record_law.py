@@ -48,6 +48,7 @@ def sums(sampling: Sampling, steps: int, generator: np.random.Generator, *, hold
     return float(law.log[0])
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("sampling", list(Sampling))
 @pytest.mark.parametrize("steps", [4, 6])
 def test_likelihood_ratios_have_mean_one_without_the_record(sampling: Sampling, steps: int) -> None:
@@ -98,6 +99,7 @@ def test_runs_in_lockstep_take_the_same_noisy_steps(sampling: Sampling, present:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_an_audit_refutes_that_shuffled_records_cost_what_poisson_batches_cost() -> None:
     noise, delta, records = 0.7, 1e-3, 40
     steps = records // SIZE

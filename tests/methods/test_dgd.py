@@ -126,6 +126,7 @@ def test_more_teachers_than_records_are_refused_with_what_to_do() -> None:
         DGD(dataclasses.replace(DGDPrintedConfig(), teachers=241), SMALL).calibrate(Budget(10.0, 1e-5))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "images",
     ["data-free", "private", "acgan", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("wgan", "infogan"))],

@@ -191,6 +191,7 @@ def test_students_of_two_budgets_have_noise_of_their_own() -> None:
     assert not torch.equal(first, second)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("training", ["improved-gan", "self-training", "supervised"])
 def test_every_kind_of_student_training_learns_from_right_answers(
     training: str, monkeypatch: pytest.MonkeyPatch

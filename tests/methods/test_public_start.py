@@ -91,6 +91,7 @@ def test_no_cut_where_layers_above_use_more_or_nothing_has_that_name(block: str)
         cut(timm.create_model("test_resnet", num_classes=0), block)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("frozen", DEPTHS)
 def test_one_record_changes_one_teacher_to_the_bit(weights: Path, frozen: str) -> None:
     method = bound("dpsd-sound", weights, teacher_frozen=frozen, teachers=4)

@@ -119,6 +119,7 @@ def test_votes_have_the_noise_that_they_are_charged_for(monkeypatch: pytest.Monk
 # -------------------------------------------------------------------------------------------------------- how it learns
 
 
+@pytest.mark.slow
 def test_votes_find_which_text_a_class_shows() -> None:
     """No candidate is told: here class c shows the digit 9 - c."""
     draws = torch.Generator().manual_seed(0)

@@ -82,6 +82,7 @@ def test_all_pairs_are_what_each_pair_is(measure: str) -> None:
         assert torch.allclose(table[row], one, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_hundred_against_five_thousand_takes_seconds() -> None:
     start = time.process_time()
     pairwise(noise(100, 1, 28, 28), noise(5_000, 1, 28, 28), "ssim")

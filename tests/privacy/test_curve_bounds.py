@@ -99,6 +99,7 @@ def test_many_runs_of_gaussian_noise(runs: int, fp: int, fn: int, mu: float) -> 
     assert found.epsilon == exact_gaussian_epsilon(found.scale, 1e-5)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("shift", "any_curve", "gaussian"),
     [(0, 0, 0), (1, 1.13346, 2.164749), (2, 2.311945, 4.7218075), (4, 4.395568, 9.133752)],
@@ -126,7 +127,7 @@ def test_scores_at_the_quantiles_of_normals(shift: float, any_curve: float, gaus
     assert max([curve.epsilon for curve in by_curve if curve] or [0]) == pytest.approx(gaussian, rel=1e-5)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("counts", [*(row[:3] for row in ONE_RUN), (25, 500, 250, 500)])
 def test_a_loss_distribution_gives_what_the_formula_gives(
     counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -178,7 +179,7 @@ HALVED = [
 ]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("event", "halved"), zip(ADDED, HALVED, strict=True), ids=lambda event: event.kind)
 def test_the_noise_that_a_ledger_states_does_not_matter(event: Event, halved: Event) -> None:
     whole, half = [event], [halved]

@@ -44,6 +44,7 @@ def sampled_epsilon(rate: float, noise: float, steps: int, present: bool) -> flo
 # --------------------------------------------------------------------------------------------------------------- bound
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mu", [0.2, 2.0])
 def test_bound_on_gaussian_losses_covers_and_is_near(mu: float) -> None:
     truth, tilt = exact_gaussian_epsilon(mu, DELTA), gaussian_tilt(mu)

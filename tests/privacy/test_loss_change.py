@@ -145,6 +145,7 @@ def test_what_is_given_is_checked() -> None:
         release(book, torch.ones(3, 1, 1, 1))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("present", [True, False])
 def test_the_exact_loss_of_a_whole_sample_is_that_of_a_gaussian(present: bool) -> None:
     """The tilted draw has ln E[exp(loss)] of mu^2, and the answer lies around the first set's change."""

@@ -173,6 +173,7 @@ SMALL = [(5.0, 3.0), (8.0, 4.0), (40.0, 14.0)]
 """Noise and order at which 30 votes already matter, and the paper's."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("sigma", "order"), SMALL)
 @settings(max_examples=60, deadline=None)
 @given(votes=vote_rows(teachers=30))
@@ -192,6 +193,7 @@ def test_local_sensitivity_bounds_every_moved_vote(sigma: float, order: float, v
         assert change.max() <= bound[0, 0] + 1e-12
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("sigma", "order"), SMALL)
 @settings(max_examples=30, deadline=None)
 @given(votes=vote_rows(teachers=30), seed=st.integers(0, 1000))
@@ -207,6 +209,7 @@ def test_distances_cover_what_so_many_moves_reach(sigma: float, order: float, vo
         assert pate_smooth.gnmax_sensitivity_at_distance(there, sigma, order)[0, 0] <= reach[distance] + 1e-12
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("sigma", "order"), SMALL)
 @settings(max_examples=30, deadline=None)
 @given(votes=vote_rows(teachers=30), beta=st.floats(0.005, 0.1), seed=st.integers(0, 1000))

@@ -71,7 +71,7 @@ def within(values: np.ndarray, wanted: float) -> bool:
 # ------------------------------------------------------------------------------------------------------ laws of answers
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", DISCRETE.values(), ids=DISCRETE)
 def test_untilted_labels_follow_the_real_mechanism(case: Case) -> None:
     mechanism, first, _ = case
@@ -85,7 +85,7 @@ def test_untilted_labels_follow_the_real_mechanism(case: Case) -> None:
     assert_allclose([draw.log_weight for draw in audited], 0, atol=1e-9)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CONTINUOUS.values(), ids=CONTINUOUS)
 def test_untilted_vectors_follow_the_real_mechanism(case: Case) -> None:
     mechanism, first, _ = case
@@ -97,7 +97,7 @@ def test_untilted_vectors_follow_the_real_mechanism(case: Case) -> None:
     assert stats.ks_2samp(real.sum(1), ours.reshape(3000, -1).sum(1)).pvalue > LEVEL
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", FIXED)
 def test_loss_is_the_log_ratio_of_frequencies(name: str) -> None:
     mechanism, first, second = DISCRETE[name]
@@ -330,6 +330,7 @@ def test_some_runs_show_nearly_the_exact_epsilon(mechanism: str, noise: dict[str
     assert 0.95 * truth < found < truth
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", [*FIXED, "gaussian", "laplace"])
 def test_weighted_draws_give_the_exact_delta(name: str) -> None:
     call = compare(*CASES[name])

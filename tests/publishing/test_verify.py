@@ -89,8 +89,8 @@ def test_an_honest_plugin_is_checked_run_again_and_added(honest: Path, into: Pat
     assert "plug-in noisy-means-plugin 1.0" in (into / "leaderboard.md").read_text()
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("declared", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("declared", [True, False])
 def test_an_early_stop_is_published_if_its_maximum_is_declared(
     declared: bool, into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,7 +250,7 @@ def run_method(
     return found + ([] if released.generator is None else everything(released.generator)), ledger
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

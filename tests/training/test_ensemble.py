@@ -168,7 +168,7 @@ def test_votes_are_counted() -> None:
         count_votes(np.zeros(3, dtype=np.int64), 2)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("stop", [7, 31, 65, 149])
 def test_a_chunk_goes_on_where_it_was_killed(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int

@@ -69,7 +69,7 @@ def same(one: Arrays, other: Arrays, number: int) -> bool:
     return all(one[name][number].tobytes() == other[name][number].tobytes() for name in one)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_one_program_trains_the_teachers_of_the_loop(data: Data, name: str) -> None:
     images, labels, queries, parts = data
