@@ -145,8 +145,7 @@ def test_names() -> None:
         assert all(field.metadata["source"] for field in dataclasses.fields(kind.Config))
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("mi")) for name in NAMES])
 def test_shapes_and_determinism(name: str, shapes: World, trained: torch.nn.Module) -> None:
     first, target = attack(name, shapes, trained)
     again, _ = attack(name, shapes, trained)
@@ -282,6 +281,7 @@ def test_auxiliary_images_are_checked(name: str, shapes: World, trained: torch.n
         attack(name, shapes, trained, auxiliary=shapes.auxiliary[:, :, :8])
 
 
+@pytest.mark.slow
 def test_targets_share_a_gan(shapes: World, trained: torch.nn.Module, tmp_path: Path) -> None:
     cache = Cache(tmp_path, {})
     first, _ = attack("gmi", shapes, trained, cache=cache, prefix="one/")

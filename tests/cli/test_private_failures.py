@@ -32,7 +32,7 @@ def reason_of(out: Path) -> str:
     return record.failure.reason
 
 
-@pytest.mark.parametrize("launcher", ["inline", "local"])
+@pytest.mark.parametrize("launcher", ["inline", pytest.param("local", marks=pytest.mark.slow)])
 def test_a_damaged_image_is_named_to_the_owner_alone(
     launcher: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,8 +40,8 @@ def nothing(generator: np.random.Generator) -> Callable[..., Channels]:
     return give
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("audits", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("audits", [100, 1000])
 def test_releases_of_nothing_private_are_hardly_ever_above_zero(audits: int) -> None:
     """Including the bound, the early look, and the choices of pair and score."""
     above = 0

@@ -75,6 +75,7 @@ def test_whitening_makes_every_direction_of_each_part_equal(monkeypatch: pytest.
         assert float(part.mean(0).abs().max()) < 1e-3
 
 
+@pytest.mark.slow
 def test_pretraining_lowers_the_loss_and_its_file_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,7 @@ def two_steps(noise: float, epsilon: float, *, replaced: bool) -> tuple[float, f
     return delta(p, q), delta(q, p)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("noise", [0.6, 1.0, 1.5])
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_two_steps_cost_what_an_integral_says(noise: float, adjacency: Adjacency) -> None:
@@ -222,6 +223,7 @@ def test_records_keep_the_events(sampling: Sampling) -> None:
 # ------------------------------------------------------------------------------------------- what shuffling reveals
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("noise", "steps", "epochs"), [(0.4, 20, 1), (0.5, 117, 1), (0.5, 117, 20), (1.23, 117, 40), (3.0, 10, 2)]
 )

@@ -89,11 +89,11 @@ def test_a_range_of_losses_costs_no_less_than_any_of_its_laws(epsilon: float, sh
     assert found <= min(epsilon, order * epsilon**2 / 8) * (1 + 1e-9)
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("order", [1.1, 2.0, 32.0])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_the_cost_of_a_range_is_that_of_one_of_its_laws(order: float, epsilon: float) -> None:
-    laws = [worst(epsilon, t) for t in np.linspace(0, epsilon, 20_001)[1:-1]]
+    laws = [worst(epsilon, t) for t in np.linspace(0, epsilon, 2_001)[1:-1]]
     moments = [special.logsumexp(order * np.log(one) - (order - 1) * np.log(two)) / (order - 1) for one, two in laws]
     assert bounded_range_rdp(epsilon, [order])[0] == pytest.approx(max(moments), rel=1e-4)
 

@@ -136,7 +136,7 @@ def test_mechanisms_take_the_options_of_the_command_and_the_fields_of_the_event(
     assert bench.epsilon("tuning", sigma=4.0).mechanism.startswith("the best of")
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ["replace-one", "own"])
 def test_dp_sgd_is_solved_for_the_neighbours_that_the_target_names(adjacency: str) -> None:
     cost = bench.epsilon("dp-sgd", target_epsilon=2.0, sampling_rate=0.01, steps=100, adjacency=adjacency)

@@ -102,6 +102,7 @@ def test_an_early_stop_is_published_if_its_maximum_is_declared(
     assert ("its settings cost epsilon" in " ".join(done.stdout.replace("│", " ").split())) != declared
 
 
+@pytest.mark.slow
 def test_an_accuracy_raised_by_hand_is_found(honest: Path, into: Path) -> None:
     """The record is self-consistent, so only a second run reveals the true accuracy."""
     for path in (honest / "records").glob("*.json"):

@@ -228,22 +228,23 @@ def test_the_papers_own_epsilons_lie_on_its_formula() -> None:
     assert all(sound[x] <= curve[x] for x in curve)
 
 
-def test_nothing_slow_is_imported() -> None:
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", PAPERS)
+def test_nothing_slow_is_imported(name: str) -> None:
     """Reports are functions of records, so they import neither torch nor anything that imports it."""
     code = (
         "import sys\n"
-        "from bench.reports.papers.spec import PAPERS, Material, entries_of, load_paper\n"
+        "from bench.reports.papers.spec import Material, entries_of, load_paper\n"
         "from bench.reports.papers.evidence import read_evidence\n"
         "from bench.reports.reported.numbers import read_reported\n"
         "from pathlib import Path\n"
         "evidence, reported = read_evidence([Path('leaderboards')]), read_reported()\n"
-        "for name in PAPERS:\n"
-        "    paper = load_paper(name)\n"
-        "    material = Material(evidence, [n for n in reported if n.paper == name], paper.plain)\n"
-        "    for spec in (*paper.tables, *paper.figures):\n"
-        "        parts = (spec.rows if hasattr(spec, 'rows') else spec.panels)(material)\n"
-        "        [material.missing(entry) for entry in entries_of(parts)]\n"
-        "        list(spec.shows(material))\n"
+        f"paper = load_paper({name!r})\n"
+        f"material = Material(evidence, [n for n in reported if n.paper == {name!r}], paper.plain)\n"
+        "for spec in (*paper.tables, *paper.figures):\n"
+        "    parts = (spec.rows if hasattr(spec, 'rows') else spec.panels)(material)\n"
+        "    [material.missing(entry) for entry in entries_of(parts)]\n"
+        "    list(spec.shows(material))\n"
         "from bench.cli.main import app\n"
         "app(['report', '--paper', 'dgd', '--figure', '6', '--table', 'I', '-q', '--into', sys.argv[1]], "
         "standalone_mode=False)\n"
