@@ -16,7 +16,8 @@ from bench.evaluation.attack.attack import attack_names, attack_student, planned
 from bench.evaluation.attack.workplace import AttackOptions, Workplace
 from bench.evaluation.audit.audit import audit_key, audit_student
 from bench.evaluation.audit.options import AuditOptions
-from bench.evaluation.check.noninterference import SECONDS, Check, check_method, random_seeds
+from bench.evaluation.check.noninterference import SECONDS, Check, check_method
+from bench.evaluation.check.trials import random_seeds
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import ATTACKS, METHODS
 from bench.launchers.students import each_student

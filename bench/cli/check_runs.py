@@ -22,16 +22,8 @@ from bench.core.errors import BenchError
 from bench.core.options import LaunchOptions
 from bench.core.processes import available_cores
 from bench.core.progress import SILENT, Progress, echo, open_progress, print_json, print_table
-from bench.evaluation.check.noninterference import (
-    BRIEF,
-    PARTS,
-    PATIENCE,
-    SECONDS,
-    Check,
-    CheckVerdict,
-    check_method,
-    random_seeds,
-)
+from bench.evaluation.check.noninterference import BRIEF, PARTS, PATIENCE, SECONDS, Check, CheckVerdict, check_method
+from bench.evaluation.check.trials import random_seeds
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.launchers.settings import launch_settings

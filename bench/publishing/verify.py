@@ -39,9 +39,10 @@ from bench.storage.array_store import data_places, user_cache
 
 if TYPE_CHECKING:
     from bench.evaluation.check import noninterference as checks
-    from bench.evaluation.check import row_replay
+    from bench.evaluation.check import row_replay, trials
 else:  # with timm, which dry runs do not need
-    checks, row_replay = (LazyModule(f"bench.evaluation.check.{name}") for name in ("noninterference", "row_replay"))
+    named = ("noninterference", "row_replay", "trials")
+    checks, row_replay, trials = (LazyModule(f"bench.evaluation.check.{name}") for name in named)
 
 LEAST_SPREAD = 0.005
 """How far another machine's arithmetic may move an accuracy if the seeds of a row differ by less."""
@@ -124,7 +125,7 @@ def _check(found: Publication, records: Sequence[Record], progress: Progress) ->
             try:
                 sets = sorted({record.dataset for record in records if record.method == name})
                 check = checks.check_method(
-                    METHODS.get(name), seeds=checks.random_seeds(), awake=Preset.QUICK, seconds=checks.SECONDS,
+                    METHODS.get(name), seeds=trials.random_seeds(), awake=Preset.QUICK, seconds=checks.SECONDS,
                     labels_of=sets,
                 )  # fmt: skip
                 fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"

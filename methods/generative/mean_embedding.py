@@ -83,8 +83,8 @@ class MeanEmbedding(Generative):
         batch = 200 if facts.private_records > 10_000 else 50
         quick = {"features": 4000, "generator_batch": batch, "generator_epochs": 600 * batch / facts.private_records}
         # At the paper's learning rate, 40 steps may saturate pixels.
-        tiny = {"features": 400, "generator_batch": 50, "generator_epochs": 2000 / facts.private_records}
-        tiny["generator_lr"] = 0.001
+        tiny = {"features": 400, "generator_batch": 50, "generator_lr": 0.001}
+        tiny["generator_epochs"] = 40 / max(1, facts.private_records // 50)
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
     def calibrate(self, budget: Budget) -> Any:

@@ -17,8 +17,9 @@ from bench.core.types import AuditKind, PublicKind
 from bench.data.datasets import DATASETS
 from bench.evaluation.audit.audit import audit_student
 from bench.evaluation.audit.options import AuditOptions
-from bench.evaluation.check.noninterference import SEEDS, CheckVerdict, check_method, random_seeds
+from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.evaluation.check.row_replay import Stated, check_row
+from bench.evaluation.check.trials import SEEDS, random_seeds
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.plan import expand

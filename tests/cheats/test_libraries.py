@@ -7,7 +7,8 @@ import re
 import pytest
 
 from bench.core.errors import BenchError
-from bench.evaluation.check.noninterference import SEEDS, Check, CheckVerdict, check_method
+from bench.evaluation.check.noninterference import Check, CheckVerdict, check_method
+from bench.evaluation.check.trials import SEEDS
 from bench.interface.method import Method
 from cheats import libraries
 

@@ -20,7 +20,8 @@ from bench.core.transforms import as_float
 from bench.core.types import PrivateData
 from bench.evaluation.check.check_data import CHECK_FACTS
 from bench.evaluation.check.check_runs import MethodPlace, Processes
-from bench.evaluation.check.noninterference import FEW, Rejected, check_few, trial_for
+from bench.evaluation.check.noninterference import FEW, Rejected, check_few
+from bench.evaluation.check.trials import trial_for
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.methods.generative.sim_pe import SimPE

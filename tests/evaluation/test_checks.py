@@ -33,17 +33,9 @@ from bench.evaluation.check.check_data import (
 )
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Trial, session
 from bench.evaluation.check.embedded import constants_of
-from bench.evaluation.check.noninterference import (
-    DRAWS,
-    HIGHEST,
-    LOWEST,
-    MIDDLE,
-    CheckVerdict,
-    Draw,
-    check_method,
-    recorded,
-)
+from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.evaluation.check.sensitivity import Given, violation, walk
+from bench.evaluation.check.trials import DRAWS, HIGHEST, LOWEST, MIDDLE, Draw, recorded
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import METHODS, import_file
 from cheats.figures import ClassCounts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.evaluation.check.check_runs import Rejected
-from bench.evaluation.check.noninterference import refuse_data_in
+from bench.evaluation.check.trials import refuse_data_in
 
 
 @pytest.mark.parametrize(

@@ -22,21 +22,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-import numpy as np
 from scipy.stats import binomtest
 
-from bench.core.config import Preset, build_config, parse_overrides, values_of
+from bench.core.config import Preset, parse_overrides, values_of
 from bench.core.confinement import is_confinable
 from bench.core.errors import BenchError
 from bench.core.progress import SILENT, Progress, Stage
-from bench.core.types import Basis, Budget, Facts, PrivacyUnit, PublicKind
+from bench.core.types import Facts, PrivacyUnit, PublicKind
 from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
 from bench.evaluation.check.check_runs import (
     MethodPlace,
@@ -44,8 +41,6 @@ from bench.evaluation.check.check_runs import (
     Processes,
     Rejected,
     Trial,
-    loaded,
-    refuse_outside,
 )
 from bench.evaluation.check.differences import (
     FAR,
@@ -58,22 +53,15 @@ from bench.evaluation.check.differences import (
     same_again,
 )
 from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
-from bench.evaluation.check.embedded import MOST_SET, constants_of, settings_size
-from bench.evaluation.check.opened import Watch, watched
+from bench.evaluation.check.embedded import constants_of
 from bench.evaluation.check.processes import TooLong
+from bench.evaluation.check.trials import SEEDS, Draw, few_trial, recorded, trial_for
 from bench.evaluation.check.walks import searched
 from bench.experiments.data_source import DataSource
-from bench.experiments.overrides import check_kept
-from bench.interface.method import Method, check_costs, check_public
+from bench.interface.method import Method
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.base_event import restored
 
-SEEDS = (0, 1)
-"""Seeds that repeat one check; see :func:`random_seeds` for others."""
-DRAWS = 5
-"""Noise draws to try for a method that fails without noise."""
-EPSILONS = (10.0, 1.0)  # targets of :data:`SEEDS`
-LOWEST, MIDDLE, HIGHEST = 0.5, 3.0, 20.0  # drawn targets: up to the middle with noise, above it without
 SECONDS = 5.0
 """Seconds of a full check for neighbours beyond two per seed."""
 BRIEF = 0.5  # seconds for neighbours when all methods are checked
@@ -86,7 +74,6 @@ above a multiple of a batch size."""
 SURELY = 3  # number of sizes always tested, so that findings do not depend on the machine's load
 ALONE = (5, 9)  # sets of these sizes also lose a record without copies, perhaps the only one of its class
 LEVEL = 1e-6  # significance level of the binomial test of renamed classes
-MOST = 100_000  # upper limit of random seeds
 PARTS = 3  # of the check of one seed, for a display of its progress
 COVERED = 1 - 1e-4  # share of its stated cost that a run must charge; the rest is rounding
 AWAKE = 0.5  # accuracy below which a method may have skipped branches
@@ -113,35 +100,6 @@ class Check:
     def ok(self) -> bool:
         """Whether the method may be registered."""
         return self.verdict in (CheckVerdict.PASSED, CheckVerdict.BYPASS)
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """The choices made by a check's seed: the target of its runs, and whether their noise is on."""
-
-    seed: int
-    budget: Budget
-    noisy: bool
-
-    @classmethod
-    def of(cls, seed: int) -> Draw:
-        """Return the draw of `seed`: odd ones have a low target and noise at its true scale; 0 and 1 are fixed."""
-        if seed in SEEDS:
-            return cls(seed, Budget(EPSILONS[seed], 1e-5), noisy=False)
-        generator = np.random.default_rng([seed, 6])
-        noisy = seed % 2 == 1
-        low, high = (LOWEST, MIDDLE) if noisy else (MIDDLE, HIGHEST)
-        epsilon = float(np.exp(generator.uniform(np.log(low), np.log(high))).round(2))
-        return cls(seed, Budget(epsilon, 1e-5, list(Basis)[generator.integers(2)]), noisy)
-
-    def __str__(self) -> str:
-        noise = "with noise" if self.noisy else "without noise"
-        return f"seed {self.seed}, epsilon {self.budget.epsilon:g} {self.budget.basis.value}, {noise}"
-
-
-def random_seeds() -> tuple[int, int]:
-    """Return two unpredictable seeds; the second keeps the noise on."""
-    return 2 * secrets.randbelow(MOST // 2), 2 * secrets.randbelow(MOST // 2) + 1
 
 
 def check_method(
@@ -184,14 +142,13 @@ def check_method(
         # Calibration runs the method's code, so isolate it from other checks' threads and files.
         return processes.apart(place, trial_for, place, preset, seed, known, values, dataset, labelled)
 
-    def few(seed: int) -> None:
+    def few(trial: Trial) -> None:
         begin = time.monotonic()
         for number, records in enumerate(FEW):
             if time.monotonic() - begin > WALK * seconds and number >= SURELY * bool(seconds):
                 return
             with contextlib.suppress(BenchError):  # too few to train on
-                known = dataclasses.replace(facts or CHECK_FACTS, private_records=records)
-                check_few(trial_of(preset, seed, "", known), processes)
+                check_few(processes.apart(place, few_trial, trial, preset, values, records), processes)
                 sizes.add(records)
 
     def walk_far(trial: Trial, first: Outcome) -> None:
@@ -216,7 +173,7 @@ def check_method(
                 stage.advance()
                 walk_far(trial, first)
                 stage.advance()
-                few(seed)
+                few(trial)
             # Digits are available everywhere, and expose a method that reads them from disk.
             quiet = dataclasses.replace(trial, noisy=False)  # noise could mask what the student knows
             _renamed(quiet if facts else dataclasses.replace(quiet, dataset=CHECK_FACTS.dataset), processes)
@@ -262,58 +219,6 @@ def check_method(
     return Check(method.name, CheckVerdict.PASSED, reason)
 
 
-def trial_for(
-    place: MethodPlace | type[Method], preset: Preset, seed: int, facts: Facts,
-    overrides: Mapping[str, Any] | None = None, dataset: str = "", labelled: bool = False,
-) -> Trial:  # fmt: skip
-    """Return the trial of a method with a preset's settings for `facts`, calibrated to the seed's budget."""
-    method, outside = loaded(place, facts.dataset)
-    refuse_outside(outside)
-    with watched(Watch(method.__module__, facts.dataset)) as watch:
-        try:
-            values = _calibrated(method, preset, seed, facts, overrides or {})
-        finally:
-            refuse_outside(watch.found)
-    refuse_data_in(values)
-    return Trial(place, values, facts, seed, dataset, labelled, Draw.of(seed).noisy)
-
-
-def _calibrated(
-    method: type[Method], preset: Preset, seed: int, facts: Facts, overrides: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the settings of the trial."""
-    built, _ = build_config(method, preset, facts, overrides)
-    if method(built, facts).given_teacher() is not None:
-        raise BenchError(
-            "a given teacher is all that is private, and there is no other to replay with: check the method with "
-            "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
-        )
-    budget = Draw.of(seed).budget
-    try:  # budgets differ by seed, since few answers take other branches than many
-        config = method(built, facts).calibrate_checked(budget)
-    except BenchError:
-        budget = Budget(EPSILONS[0], budget.delta)
-        config = method(built, facts).calibrate_checked(budget)
-
-    def calibrate(start: object) -> object:
-        return method(start, facts).calibrate_checked(budget)
-
-    check_kept(method, built, config, overrides, calibrate, preset, facts, budget)
-    check_public(method(config, facts))
-    check_costs(method(config, facts), budget.delta)
-    return {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
-
-
-def refuse_data_in(settings: Mapping[str, Any]) -> None:
-    """Reject settings that hold more than a method needs to be configured."""
-    if (size := settings_size(settings)) > MOST_SET:
-        name = max(settings, key=lambda name: settings_size(settings[name]))
-        raise Rejected(
-            f"its settings hold {size} numbers and characters of data, most of them in {name}. Read public data "
-            "through bench and declare them in public_data and public_data_kinds, or compute them"
-        )
-
-
 def declared_by(method: type[Method], first: Outcome) -> str:
     """Return the declared bypasses, possibly none; reject a method that declares them in only one of two places."""
     declared = "; ".join(dict.fromkeys(first.bypasses))
@@ -347,24 +252,6 @@ def costs_covered(first: Outcome, delta: float) -> None:
         )
 
 
-def recorded(
-    trial: Trial, variants: Sequence[Variant], processes: Processes, draws: int = DRAWS
-) -> tuple[Trial, list[Outcome]]:
-    """Return the trial and outcomes without noise, or with one of `draws` noise draws if the method fails without."""
-    try:
-        return trial, processes.run(trial, variants)
-    except BenchError:
-        failure = None
-        for _ in range(draws):  # with some draws, teachers that rarely agree answer nothing
-            trial = dataclasses.replace(trial, noisy=True, noise=secrets.randbits(256))
-            try:
-                return trial, processes.run(trial, variants)
-            except BenchError as error:
-                failure = error
-        assert failure is not None
-        raise failure from None
-
-
 def check_few(trial: Trial, processes: Processes) -> None:
     """Raise :class:`Rejected` if removing or changing one of few records changes what is computed from the others.
 
@@ -373,8 +260,9 @@ def check_few(trial: Trial, processes: Processes) -> None:
     records = trial.facts.private_records
     trial, (first,) = recorded(trial, [Few(records)], processes, draws=1)
     trial = dataclasses.replace(trial, products=first.products)
-    for alone in (False, True)[: 2 if ALONE[0] <= records <= ALONE[1] else 1]:
-        (run,) = processes.run(trial, [Few(records, neighbour=True, alone=alone)], first.calls)
+    times = 2 if ALONE[0] <= records <= ALONE[1] else 1
+    sets: list[Variant] = [Few(records, neighbour=True, alone=alone) for alone in (False, True)[:times]]
+    for run in processes.run(trial, sets, first.calls):
         if not first.bypasses:
             near(first, run)
 

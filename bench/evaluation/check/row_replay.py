@@ -9,7 +9,8 @@ from typing import Any
 
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Rejected, Row, Trial
 from bench.evaluation.check.differences import FAR, NEAR, near_sets, replayed
-from bench.evaluation.check.noninterference import Check, CheckVerdict, declared_by, refuse_data_in
+from bench.evaluation.check.noninterference import Check, CheckVerdict, declared_by
+from bench.evaluation.check.trials import refuse_data_in
 from bench.experiments.noise_salt import cell_token
 from bench.experiments.plan import Cell, bound_method
 from bench.experiments.run import cache_base

@@ -24,19 +24,23 @@ Replay = Callable[[Variant], list[Given] | str]
 def searched(trial: Trial, tape: list[Taped], patience: float) -> str:
     """Return an error in a stated sensitivity that is found in `patience` seconds of each search, or ""."""
     method, given = _replays(trial, tape)
+    recorded = [call.given for call in tape if call.given is not None]
     images = method.unit is PrivacyUnit.RECORD
     routes: tuple[Route, ...] = ("unrelated", "unusual", "shades") if images else ("unrelated",)
     for route in routes:
-        if found := _walked(given, trial, method, route, patience):
+        if found := _walked(given, recorded, trial, method, route, patience):
             return found
     return _moved_alone(given, trial, method, patience) if images else ""
 
 
-def _walked(given: Replay, trial: Trial, method: type[Method], route: Route, patience: float) -> str:
+def _walked(
+    given: Replay, recorded: list[Given], trial: Trial, method: type[Method], route: Route, patience: float
+) -> str:
     fewer = route == "unusual" and lacks_one(method.unit, method.adjacency)
 
     def given_at(changed: int) -> list[Given] | str:
-        found = given(Step(changed, route))
+        known = changed == 0 and route != "shades" and not fewer  # the path begins at the set of the tape
+        found = recorded if known else given(Step(changed, route))
         return sums_of(found) if fewer and not isinstance(found, str) else found
 
     records = trial.facts.private_records
