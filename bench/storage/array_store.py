@@ -79,9 +79,18 @@ def data_places() -> list[Path]:
     linked: list[Path] = []
     with contextlib.suppress(OSError):
         ours.mkdir(parents=True, exist_ok=True)
-        linked = [path.resolve() for pattern in ("*", "*/*") for path in ours.glob(pattern) if path.is_symlink()]
+        linked = list(_links_in(ours, 2))
     hubs = {"HF_HOME": home / "huggingface", "HF_HUB_CACHE": ours, "TORCH_HOME": home / "torch"}
     return [ours, *linked, *(Path(os.environ.get(name) or usual) for name, usual in hubs.items())]
+
+
+def _links_in(folder: str | Path, levels: int) -> Iterator[Path]:
+    with os.scandir(folder) as entries:  # a tenth of the time of glob
+        for entry in entries:
+            if entry.is_symlink():
+                yield Path(entry.path).resolve()
+            elif levels > 1 and not entry.name.startswith(".") and entry.is_dir():  # hidden ones hold figures alone
+                yield from _links_in(entry.path, levels - 1)
 
 
 def revision_of(digests: Mapping[str, str]) -> str:
