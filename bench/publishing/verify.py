@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from bench.evaluation.check import noninterference as checks
     from bench.evaluation.check import row_replay, trials
 else:  # with timm, which dry runs do not need
-    named = ("noninterference", "row_replay", "trials")
-    checks, row_replay, trials = (LazyModule(f"bench.evaluation.check.{name}") for name in named)
+    checks, row_replay, trials = (
+        LazyModule(f"bench.evaluation.check.{name}") for name in ("noninterference", "row_replay", "trials")
+    )
 
 LEAST_SPREAD = 0.005
 """How far another machine's arithmetic may move an accuracy if the seeds of a row differ by less."""

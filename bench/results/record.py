@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -36,11 +37,6 @@ def _counted(event: dict[str, Any]) -> dict[str, Any]:
     if type(times) is not int or times < 1:
         raise ValueError("times must be a whole number of at least 1")
     return event
-
-
-@lru_cache(maxsize=1024)
-def _once(text: str) -> str:
-    return text  # the seeds of a row share one text, which is hashed once
 
 
 StoredEvent = Annotated[dict[str, Any], AfterValidator(_counted)]
@@ -154,7 +150,8 @@ class Privacy(Row):
     @cached_property
     def events_text(self) -> str:
         """The events as JSON text, a key of what is computed from them."""
-        return _once(to_json(self.events, inf_nan_mode="constants").decode())  # a sixth of the time of json.dumps
+        # The seeds of a row share one text, hashed once. json.dumps would take six times as long.
+        return sys.intern(to_json(self.events, inf_nan_mode="constants").decode())
 
 
 class Queries(Row):

@@ -89,7 +89,7 @@ def _links_in(folder: str | Path, levels: int) -> Iterator[Path]:
         for entry in entries:
             if entry.is_symlink():
                 yield Path(entry.path).resolve()
-            elif levels > 1 and not entry.name.startswith(".") and entry.is_dir():  # hidden ones hold figures alone
+            elif levels > 1 and not entry.name.startswith(".") and entry.is_dir():  # hidden folders only hold figures
                 yield from _links_in(entry.path, levels - 1)
 
 

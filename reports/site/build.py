@@ -278,7 +278,7 @@ class _Pages:
         if name not in self.copies:
             path = home / record.image_grid.file
             if not _resolved(path.parent).is_relative_to(_resolved(home)) or path.suffix != ".png":
-                return None  # links are not read
+                return None  # a link may lead out of the run directory
             try:
                 data = read_plain(path)
             except (OSError, ValueError):

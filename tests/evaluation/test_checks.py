@@ -39,6 +39,7 @@ from bench.evaluation.check.trials import DRAWS, HIGHEST, LOWEST, MIDDLE, Draw, 
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import METHODS, import_file
 from cheats.figures import ClassCounts
+from cheats.honest import Given as HonestGiven
 from cheats.honest import Honest
 from helpers.small_sets import private_pair
 
@@ -150,7 +151,15 @@ def test_one_element_of_any_stride_has_the_digest_of_its_value() -> None:
 
 @pytest.mark.slow
 def test_the_outcome_says_which_sets_of_few_records_were_tested() -> None:
-    class Picky(Honest):
+    class Leaky(Honest):
+        name = "leaky"
+
+        def votes(self, given: HonestGiven, images: torch.Tensor) -> np.ndarray:
+            found = super().votes(given, images)
+            odd = int(given.private.labels.sum()) % 2  # a changed label changes it
+            return np.roll(found, 1, axis=1) if odd and len(given.private.labels) < 500 else found
+
+    class Picky(Leaky):
         name = "picky"
 
         def calibrate(self, budget: Any) -> Any:
@@ -158,6 +167,7 @@ def test_the_outcome_says_which_sets_of_few_records_were_tested() -> None:
                 raise BenchError("too few records")
             return super().calibrate(budget)
 
+    assert "votes of one query" in check_method(Leaky, seconds=1e-3).reason
     assert "it refuses sets of few records, so these were not tested" in check_method(Picky, seconds=1e-3).reason
     assert (
         "with 4, 9, 51 records, changing one changes nothing of the others" in check_method(Honest, seconds=1e-3).reason

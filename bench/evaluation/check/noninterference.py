@@ -147,8 +147,15 @@ def check_method(
         for number, records in enumerate(FEW):
             if time.monotonic() - begin > WALK * seconds and number >= SURELY * bool(seconds):
                 return
+            known = dataclasses.replace(facts or CHECK_FACTS, private_records=records)
             with contextlib.suppress(BenchError):  # too few to train on
-                check_few(processes.apart(place, few_trial, trial, preset, values, records), processes)
+                try:
+                    check_few(processes.apart(place, few_trial, trial, preset, values, records), processes)
+                except BenchError:
+                    check_few(trial_of(preset, trial.seed, "", known), processes)
+                except Rejected:
+                    trial_of(preset, trial.seed, "", known)  # calibration may refuse so few
+                    raise
                 sizes.add(records)
 
     def walk_far(trial: Trial, first: Outcome) -> None:

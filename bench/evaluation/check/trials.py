@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,15 +72,22 @@ def trial_for(
     overrides: Mapping[str, Any] | None = None, dataset: str = "", labelled: bool = False,
 ) -> Trial:  # fmt: skip
     """Return the trial of a method with a preset's settings for `facts`, calibrated to the seed's budget."""
+    with _loaded(place, facts) as method:
+        values = _calibrated(method, preset, seed, facts, overrides or {})
+    refuse_data_in(values)
+    return Trial(place, values, facts, seed, dataset, labelled, Draw.of(seed).noisy)
+
+
+@contextmanager
+def _loaded(place: MethodPlace | type[Method], facts: Facts) -> Iterator[type[Method]]:
+    """Load a method, and reject it if its code reaches outside meanwhile or inside the block."""
     method, outside = loaded(place, facts.dataset)
     refuse_outside(outside)
     with watched(Watch(method.__module__, facts.dataset)) as watch:
         try:
-            values = _calibrated(method, preset, seed, facts, overrides or {})
+            yield method
         finally:
             refuse_outside(watch.found)
-    refuse_data_in(values)
-    return Trial(place, values, facts, seed, dataset, labelled, Draw.of(seed).noisy)
 
 
 def _calibrated(
@@ -111,20 +119,18 @@ def _calibrated(
 def few_trial(like: Trial, preset: Preset, overrides: Mapping[str, Any], records: int) -> Trial:
     """Return the trial on `records` generated private records with the settings that calibration chose for `like`.
 
-    Calibrating for each size would take most of the time, and what the mechanisms are given does not depend on it.
-    Raises :class:`BenchError` if so few are refused.
+    Calibrating for each size would take longer than the runs, and this check does not depend on the noise. Raises
+    :class:`BenchError` if the method has no settings for so few records.
     """
-    method, _ = loaded(like.method, like.facts.dataset)
     facts = dataclasses.replace(like.facts, private_records=records)
-    with watched(Watch(method.__module__, facts.dataset)) as watch:
-        try:
-            before, _ = build_config(method, preset, like.facts, overrides)
-            chosen = {name: value for name, value in like.config.items() if getattr(before, name) != value}
-            config = dataclasses.replace(build_config(method, preset, facts, overrides)[0], **chosen)
-        finally:
-            refuse_outside(watch.found)
-    settings = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
-    return Trial(like.method, settings, facts, like.seed, "", like.labelled, Draw.of(like.seed).noisy)
+    with _loaded(like.method, facts) as method:
+        before, _ = build_config(method, preset, like.facts, overrides)
+        chosen = {name: value for name, value in like.config.items() if getattr(before, name) != value}
+        config = dataclasses.replace(build_config(method, preset, facts, overrides)[0], **chosen)
+        check_public(method(config, facts))
+    values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
+    refuse_data_in(values)
+    return Trial(like.method, values, facts, like.seed, "", like.labelled, Draw.of(like.seed).noisy)
 
 
 def refuse_data_in(settings: Mapping[str, Any]) -> None:
