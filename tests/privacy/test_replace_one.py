@@ -15,6 +15,7 @@ from scipy import integrate
 
 from bench.core.types import Adjacency
 from bench.privacy.accounting.accountants import proven, replace_one
+from bench.privacy.events.base_event import restored
 from bench.privacy.events import sampled_losses
 from bench.privacy.events.events import (
     DPSGD,
@@ -55,7 +56,7 @@ def test_ten_epochs_of_dp_sgd_on_mnist_for_replace_neighbours(noise: float, own:
 def test_add_remove_rows_of_the_board_for_replace_neighbours(key: str, own: float, replaced: float) -> None:
     (path,) = (ROOT / "leaderboards" / "records").glob(f"{key}-*.json")
     privacy = json.loads(path.read_text())["privacy"]
-    events = [Event.from_dict(values) for values in privacy["events"]]
+    events = restored(privacy["events"])
     assert privacy["proven"]["epsilon"] == pytest.approx(own, rel=5e-3)
     assert replace_one(events, privacy["delta"]).epsilon == pytest.approx(replaced, rel=5e-3)
     assert f"{replace_one(events, privacy['delta']).epsilon:.3g}" == f"{replaced:.3g}"
