@@ -40,7 +40,7 @@ def _counted(event: dict[str, Any]) -> dict[str, Any]:
 
 
 StoredEvent = Annotated[dict[str, Any], AfterValidator(_counted)]
-"""A ledger's event as plain values; `times`, if given, is how often it ran in a row."""
+"""A ledger's event as plain values; `times`, if given, is how often it ran."""
 
 
 class Status(StrEnum):
@@ -143,7 +143,7 @@ class Privacy(Row):
     withheld: str = ""
     """Why data-dependent figures are omitted; empty if they are not."""
     events: list[StoredEvent] = []
-    """Ledger events in order: mechanism and parameters, no data; equal successive ones once, with a count `times`."""
+    """Ledger events, by their first use: mechanism and parameters, no data; equal ones once, with a count `times`."""
     record_level: Accountant | None = None
     """Guarantee for one training record, if the unit is a label; infinite with public images."""
 

@@ -263,7 +263,7 @@ RISK_WORDS = (
 
 
 def ledger_table(privacy: Privacy) -> Table:
-    """Return the events of a ledger; consecutive equal events share one row with their count."""
+    """Return the events of a ledger; equal events share one row with their count."""
     return _ledger_table(privacy.events_text)
 
 
@@ -278,7 +278,7 @@ def _ledger_table(events: str) -> Table:
         for event in json.loads(events)
     )
     note = "" if rows else "The ledger has no event."
-    return Table("Mechanisms, in their order", ("times", "mechanism", "parameters"), rows, note)
+    return Table("Mechanisms, in the order of their first use", ("times", "mechanism", "parameters"), rows, note)
 
 
 def _settings(record: Record) -> Table:

@@ -8,7 +8,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from urllib.parse import quote
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import open_plain, read_plain
@@ -233,18 +233,21 @@ class _Pages:
     def record(
         self, record: Record, beside: Sequence[tuple[str, int]], seeds: int, line: tuple[Ranking, RowView] | None
     ) -> bytes:
-        ranking, row = line or (None, None)
         audits, attacks = self._audits[record.key], self._attacks[record.key]
-        command, remark = record_pages.command_of(record)
         kept = [("records", record.key), *(("audits", a.key) for a in audits), *(("attacks", a.key) for a in attacks)]
         raw = [self._keep(record.dataset, kind, key) for kind, key in kept]
-        return self._render(
-            "record.html", root="../", record=record, command=command, command_remark=remark, row=row,
-            ranking=ranking, beside=beside, seeds=seeds, image=self._image(record),
-            sections=record_pages.sections(record_pages.record_parts(record, audits, attacks)),
-            raw=next(filter(None, raw), ""), picture=_picture(record, row),
-            made=list(filter(None, map(self._attack_picture, attacks))),
+        content = record_pages.record_page(
+            record, record_pages.record_parts(record, audits, attacks), line, beside, seeds,
+            raw=next(filter(None, raw), ""), picture=_picture(record, line[1] if line else None),
+            image=self._image(record), made=list(filter(None, map(self._attack_picture, attacks))),
         )  # fmt: skip
+        before, between, after = self._frame
+        return page(f"{before}{escape(record.key)}, a record{between}{content}{after}")
+
+    @cached_property
+    def _frame(self) -> list[str]:
+        """The parts of a page of ``records/`` before its title, between title and content, and after."""
+        return self._environment.get_template("frame.html").render(root="../", title="\0", content="\0").split("\0")
 
     def _keep(self, dataset: str, kind: str, key: str) -> str:
         """Put a raw file into the archive of its data set, and return the archive's address, or "" without the file."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeGuard
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -20,8 +21,9 @@ from bench.reports.attacks import percent
 from bench.reports.claims import Claim
 from bench.reports.reported.numbers import Reported
 from bench.reports.reported.page import NAMES
-from bench.reports.site.addresses import code_of, paper_href
-from bench.reports.site.rows import RowView, verdict_words
+from bench.reports.site.addresses import code_of, method_href, paper_href
+from bench.reports.site.rows import Ranking, RowView, verdict_words
+from bench.reports.site.svg import row_axis
 from bench.reports.site.terms import plain_table
 from bench.results.attack_record import AttackRecord, AuditRecord, Channel, PairBound
 from bench.results.audited import bound_text, runs_text
@@ -31,6 +33,54 @@ from bench.results.record import Record
 from bench.results.text import Table, epsilon_text, ledger_table, record_tables, words
 
 Parts = dict[str, list[Table]]
+OPEN = 4  # more images of attacks than this are folded
+
+
+def record_page(
+    record: Record, parts: Parts, line: tuple[Ranking, RowView] | None, beside: Sequence[tuple[str, int]], seeds: int,
+    raw: str, picture: tuple[Markup, str] | None, image: tuple[str, str] | None, made: Sequence[tuple[str, str]],
+) -> Markup:  # fmt: skip
+    """Return the content of a record's page as HTML; a template would take several times as long.
+
+    `line` is its row in a ranking; `beside` are addresses and numbers of some of the row's `seeds`, `raw` the address
+    of the archive, `image` and `made` the addresses and texts of released images and of those that attacks made.
+    """
+    method = method_href(record.method)
+    crumb = [f'<p class="crumb"><a href="../{method}">{escape(record.method)}</a> on {escape(record.dataset)}']
+    if line:
+        anchor = quote(line[1].id)
+        crumb.append(f' · <a href="../{escape(line[0].href)}#{anchor}">its row in the ranking</a>')
+    if beside:
+        links = "".join(f' <a href="../{href}">{seed}</a>' for href, seed in beside)
+        crumb.append(f" · other seeds:{links}")
+        if line and len(beside) + 1 < seeds:
+            crumb.append(f' <a href="../{method}#{anchor}">all {seeds}</a>')
+    if raw:
+        crumb.append(f' · <a href="../{raw}">raw records of {escape(record.dataset)} (zip)</a>')
+    body = ["".join(crumb), f'</p>\n<h1 class="key">{escape(record.key)}</h1>\n']
+    if picture:
+        said = f'<span class="said">{escape(picture[1])}</span>'
+        body.append(f'<p class="lead-picture">{row_axis()}{picture[0]}{said}</p>')
+    body.append(_sections(parts))
+    if image:
+        body.append(f'<details id="images">\n<summary>Released images</summary>\n{_figure(*image)}</details>\n')
+    if made:
+        is_open = " open" if len(made) < OPEN else ""
+        figures = "".join(_figure(*one, ' loading="lazy"') for one in made)
+        summary = "<summary>Images made by the attacks</summary>"
+        body.append(f'<details id="pictures"{is_open}>\n{summary}\n{figures}</details>\n')
+    command, remark = command_of(record)
+    note = f'<p class="fine">{escape(remark)}</p>\n' if remark else ""
+    body.append(
+        '<section id="again">\n<h2>Run it again</h2>\n'
+        f'<pre class="command"><code>{escape(command)}</code></pre>\n{note}</section>\n'
+    )
+    return Markup("".join(body))
+
+
+def _figure(href: str, text: str, more: str = "") -> str:
+    said = escape(text)
+    return f'<figure class="sheet"><img src="../{href}" alt="{said}"{more}><figcaption>{said}</figcaption></figure>\n'
 
 
 def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequence[AttackRecord]) -> Parts:
@@ -47,21 +97,19 @@ def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequenc
     return {**parts, "Provenance": provenance}
 
 
-def sections(parts: Parts) -> Markup:
+def _sections(parts: Parts) -> str:
     """Return the tables of a record's page as HTML: those of its result and epsilons open, the others folded."""
-    return Markup("").join(_section(title, tuple(tables)) for title, tables in parts.items())
+    return "".join(_section(title, tuple(tables)) for title, tables in parts.items())
 
 
-@lru_cache(maxsize=64)  # the seeds of a row share most sections; a template would take three times as long
-def _section(title: str, tables: tuple[Table, ...]) -> Markup:
+@lru_cache(maxsize=64)  # the seeds of a row share most sections
+def _section(title: str, tables: tuple[Table, ...]) -> str:
     if title not in ("Cell", "Epsilons"):
         every = "".join(map(plain_table, tables))
-        return Markup(f'<details id="{title.lower()}"><summary>{title}</summary>{every}</details>\n')
+        return f'<details id="{title.lower()}"><summary>{title}</summary>{every}</details>\n'
     rest = "".join(f"<details><summary>{escape(t.caption)}</summary>{plain_table(t)}</details>" for t in tables[1:])
     meant = '<p class="fine"><a href="../meaning.html">What these numbers mean for one record</a></p>'
-    return Markup(
-        f'<div id="{title.lower()}">\n{plain_table(tables[0])}\n</div>\n{rest}{meant * (title == "Epsilons")}\n'
-    )
+    return f'<div id="{title.lower()}">\n{plain_table(tables[0])}\n</div>\n{rest}{meant * (title == "Epsilons")}\n'
 
 
 def _audit_tables(audit: AuditRecord, votes: bool) -> Iterable[Table]:

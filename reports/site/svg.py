@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
@@ -64,6 +65,7 @@ def _bar(start: float, proven: float) -> str:
     return f'<path class="b" d="M{start:.4g} 5H{max(row_place(proven), start + 1):.4g}V13H{start:.4g}z"/>'
 
 
+@cache
 def row_axis() -> Markup:
     """Return the axis above the pictures of rows."""
     parts = [f'<svg class="axis" width="{WIDTH}" height="14" viewBox="0 0 {WIDTH} 14" aria-hidden="true">']

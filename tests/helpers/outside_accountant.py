@@ -37,7 +37,7 @@ def proven_for_record(record: dict[str, Any]) -> float:
 
 
 def events_of(record: dict[str, Any]) -> list[Event]:
-    """Return the ledger's events, in full: a record states equal successive ones once, with how many there are."""
+    """Return the ledger's events, in full: a record states equal ones once, with how many there are."""
     kept: list[Event] = record["privacy"]["events"]
     return [{k: v for k, v in event.items() if k != "times"} for event in kept for _ in range(event.get("times", 1))]
 

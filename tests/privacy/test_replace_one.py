@@ -15,8 +15,8 @@ from scipy import integrate
 
 from bench.core.types import Adjacency
 from bench.privacy.accounting.accountants import proven, replace_one
-from bench.privacy.events.base_event import restored
 from bench.privacy.events import sampled_losses
+from bench.privacy.events.base_event import restored
 from bench.privacy.events.events import (
     DPSGD,
     BandedSums,

@@ -57,8 +57,14 @@ def test_a_record_of_schema_2_is_read_with_equal_successive_events_once() -> Non
     read = parse_record(json.dumps(data)).privacy
     assert read is not None
     assert [event.get("times") for event in read.events] == [3, None, None]
-    assert read.events == stored(events)
     assert restored(read.events) == events
+
+
+def test_equal_events_are_stored_once_in_the_order_of_their_first_use() -> None:
+    quiet, loud = LNMax(0.1, 1), LNMax(0.2, 1)
+    kept = stored([quiet, loud] * 3 + [LNMax(0.3, 1)])
+    assert [(event["gamma"], event.get("times")) for event in kept] == [(0.1, 3), (0.2, 3), (0.3, None)]
+    assert restored(kept) == [quiet] * 3 + [loud] * 3 + [LNMax(0.3, 1)]
 
 
 @pytest.mark.parametrize("times", [0, -1, True, 1.5, "2", None])

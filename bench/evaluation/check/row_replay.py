@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,5 +70,5 @@ def _otherwise(first: Outcome, stated: Stated) -> str:
         return "it trains another student than its record's"
     if round(first.accuracy, 6) != round(stated.accuracy, 6):
         return f"its student reaches {first.accuracy:.2%}, and its record states {stated.accuracy:.2%}"
-    same = restored(first.charged) == restored(stated.events)
+    same = Counter(restored(first.charged)) == Counter(restored(stated.events))
     return "" if same else "its ledger charges for other events than its record states"

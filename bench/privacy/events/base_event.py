@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from itertools import groupby, repeat
+from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -164,14 +165,11 @@ MOST_STORED = 10**7
 
 
 def stored(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Return `events` as a record stores them: plain values, successive equal ones once, with their count as `times`.
+    """Return `events` as a record stores them: plain values, equal ones once, with their count as `times`.
 
-    A single event has no `times`.
+    They are in the order of their first use. A single event has no `times`.
     """
-    return [
-        event.as_dict() | ({"times": times} if times > 1 else {})
-        for event, times in ((event, len(list(run))) for event, run in groupby(events))
-    ]
+    return [event.as_dict() | ({"times": times} if times > 1 else {}) for event, times in Counter(events).items()]
 
 
 def restored(values: Iterable[Mapping[str, Any]]) -> list[Event]:
