@@ -14,11 +14,12 @@ from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.rows import Estimated
 from bench.core.types import Access, Facts, Signals
-from bench.evaluation.attack.membership import bounds_of, power
+from bench.evaluation.attack.membership import bounds_of, curves_of, power
 from bench.interface.attack import MembershipAttack
 from bench.interface.registry import ATTACKS
 from bench.interface.signals import log_odds
 from bench.metrics.roc import membership_metrics
+from bench.results.attack_record import Role
 from helpers.records import record
 
 NAMES = ["lira", "rmia", "loss", "label-gap"]
@@ -369,6 +370,15 @@ def test_bounds_are_those_of_the_curve() -> None:
     assert bounds["advantage"] == pytest.approx(0.3829, abs=1e-4)
     assert bounds["tpr@0.01"] == pytest.approx(stats.norm.sf(stats.norm.isf(0.01) - 1), abs=1e-4)
     assert stats.norm.cdf(0.5**0.5) < bounds["auc"] < 0.85
+
+
+def test_curves_of_copied_records_are_not_drawn_under_the_ceiling_for_one_record() -> None:
+    scores, canary = np.array([0.1, 0.9]), np.zeros((1, 2), np.int64)
+    families = dict.fromkeys(("natural", "outlier", "duplicated"), (scores, scores > 0.5, canary))
+    curves = curves_of({Role.STUDENT: families, Role.NON_PRIVATE: families}, "outlier")
+    assert list(curves) == [
+        f"{Role.STUDENT}, natural", f"{Role.STUDENT}, outlier", f"{Role.NON_PRIVATE}, outlier"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

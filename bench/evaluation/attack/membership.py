@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from bench.experiments.plan import Cell, Refusal, keyed
 from bench.experiments.run import cache_base
 from bench.interface.attack import MembershipAttack
 from bench.interface.registry import METHODS
-from bench.metrics.roc import DRAWS, membership_metrics, roc
+from bench.metrics.roc import DRAWS, Floats, membership_metrics, roc
 from bench.results.attack_record import Role, Scores
 from bench.results.derived import risks_of
 from bench.results.record import Privacy, Record
@@ -79,14 +79,8 @@ def membership(
     picture = f"attacks/{key}.png"
     bounded = record.privacy is not None and speaks_of(record.privacy.unit)
     proven = record.privacy.proven.epsilon if record.privacy and bounded else math.inf
-    curves = {}
-    for role, families in scored.items():
-        for family, (scores, truth, _) in families.items():
-            # Copies are several records, which may lie above the ceiling for one.
-            if family == headline or (role is Role.STUDENT and family != Family.DUPLICATED):
-                curves[f"{role}, {family}"] = roc(scores, truth)
     title = f"{attack.name} on {record.key}"
-    roc_figure(place.run_dir.path / picture, curves, proven, cell.delta, title=title)
+    roc_figure(place.run_dir.path / picture, curves_of(scored, headline), proven, cell.delta, title=title)
     if not cell.facts.disclosure.data_figures:
         context.note(PRIVATE_FIGURES)
     context.note(
@@ -99,6 +93,19 @@ def membership(
         "no_power": powerless,
         "pictures": [picture],
         "details": {"headline": headline, "siblings": count, "canaries": dict(canaries.plan.counts())},
+    }
+
+
+def curves_of(scored: Mapping[Role, Scored], headline: str) -> dict[str, tuple[Floats, Floats]]:
+    """Return the ROC curves of a figure by their labels: all families on the student, the `headline` on the other.
+
+    Copies are left out: they are several records, which may lie above the ceiling for one.
+    """
+    return {
+        f"{role}, {family}": roc(scores, truth)
+        for role, families in scored.items()
+        for family, (scores, truth, _) in families.items()
+        if family != Family.DUPLICATED and (role is Role.STUDENT or family == headline)
     }
 
 
