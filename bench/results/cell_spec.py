@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from pydantic import Field
 
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset
@@ -70,52 +72,35 @@ class CellSpec(Row):
         )  # fmt: skip
 
 
+T = TypeVar("T")
+
+
+class _Asked(Generic[T]):
+    """Reads the field of the same name from :attr:`Specified.asked`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, cell: Specified, owner: type) -> T:
+        found: T = getattr(cell.asked, self._name)
+        return found
+
+
 class Specified:
     """Read access to the fields of a :class:`CellSpec`."""
 
     __slots__ = ()
 
+    method = _Asked[str]()
+    preset = _Asked[Preset]()
+    epsilon = _Asked[float | None]()
+    delta = _Asked[float]()
+    basis = _Asked[Basis]()
+    seed = _Asked[int]()
+    noise = _Asked[NoiseKind]()
+    precision = _Asked[PrecisionKind]()
+
     @property
     def asked(self) -> CellSpec:
         """The cell's specification."""
         raise NotImplementedError
-
-    @property
-    def method(self) -> str:
-        """The method's name."""
-        return self.asked.method
-
-    @property
-    def preset(self) -> Preset:
-        """The preset."""
-        return self.asked.preset
-
-    @property
-    def epsilon(self) -> float | None:
-        """The target epsilon; None for a method without privacy."""
-        return self.asked.epsilon
-
-    @property
-    def delta(self) -> float:
-        """The target delta."""
-        return self.asked.delta
-
-    @property
-    def basis(self) -> Basis:
-        """The epsilon that the target bounds."""
-        return self.asked.basis
-
-    @property
-    def seed(self) -> int:
-        """The seed of all randomness except secure noise."""
-        return self.asked.seed
-
-    @property
-    def noise(self) -> NoiseKind:
-        """The source of mechanism noise."""
-        return self.asked.noise
-
-    @property
-    def precision(self) -> PrecisionKind:
-        """The arithmetic of teacher ensembles."""
-        return self.asked.precision
