@@ -12,7 +12,6 @@ secure noise is drawn afresh.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -37,16 +36,11 @@ def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return -(labels * logits.log_softmax(1)).sum(1).mean()
 
 
-@dataclass(frozen=True, slots=True)
-class Resumption:
-    """What a run needs to resume: its checkpoint, and a function that charges for a number of batches."""
-
-    checkpoint: Checkpoint
-    charge: Callable[[int], None]
-
-
 class Alternating:
-    """One run of Algorithm 1. Losses are batch means, not the paper's sums, which leaves Adam's steps unchanged."""
+    """One run of Algorithm 1. Losses are batch means, not the paper's sums, which leaves Adam's steps unchanged.
+
+    A run resumes from `checkpoint`; `charge` charges the ledger for the batches that it answered before.
+    """
 
     def __init__(
         self,
@@ -57,9 +51,10 @@ class Alternating:
         annotate: Callable[[Tensor, Tensor], Tensor],
         facts: Facts,
         context: Context,
-        resumption: Resumption | None = None,
+        checkpoint: Checkpoint,
+        charge: Callable[[int], None],
     ) -> None:
-        self._resumption = resumption
+        self._checkpoint, self._charge = checkpoint, charge
         self.config, self.facts, self.context = config, facts, context
         self.student, self.generator, self.discriminator = student, generator, discriminator
         self.annotate = annotate
@@ -112,18 +107,15 @@ class Alternating:
 
     def _go_on(self, pool: AnswerPool, stage: Stage) -> tuple[Loop, int]:
         """Return the loop and the number of completed iterations; charge the ledger for their answers."""
-        resumption = self._resumption
         held: dict[str, Part] = {
             "student": self.student, "generator": self.generator, "latents": self.latents, "random": self._random,
             "student_step": self._student_step, "generator_step": self._generator_step, "answered": pool,
         }  # fmt: skip
         if self.config.pool_steps:
             held["mean"] = self._mean
-        if resumption is None:
-            return Loop(None, held), 0
-        loop = Loop(resumption.checkpoint, held, device=self.context.device)
+        loop = Loop(self._checkpoint, held, device=self.context.device)
         first = loop.start(stage)
-        resumption.charge(min(first, self.config.asked))
+        self._charge(min(first, self.config.asked))
         pool.to(self.context.device)
         return loop, first
 

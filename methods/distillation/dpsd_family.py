@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bench.core.seeds import seeded
 from bench.interface import Context, Facts, FitSettings, Ledger, PrivateData, PublicData, Released, fit
-from bench.methods.distillation.alternation import Alternating, Resumption
+from bench.methods.distillation.alternation import Alternating
 from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.shared.given_teacher import TakesTeacher, given_net
 from bench.methods.shared.settings_checks import student_depends
@@ -89,7 +89,7 @@ class Alternation(TakesTeacher):
         with context.checkpoint(
             "alternation", {"method": self.name, **student_depends(self.config, context)}
         ) as checkpoint:
-            run = Alternating(
+            images = Alternating(
                 self.config,
                 student.to(context.device),
                 generator.to(context.device),
@@ -97,9 +97,9 @@ class Alternation(TakesTeacher):
                 annotate,
                 private.facts,
                 context,
-                Resumption(checkpoint, charge),
-            )
-            images = run.alternate()
+                checkpoint,
+                charge,
+            ).alternate()
         return Released(
             student.eval(),
             self.config.student,
