@@ -228,9 +228,5 @@ class PSG(Generative, DPSGD):
             net, private.images, private.labels, ledger, context, what="images",
             optimizer=lambda weights: Standstill(weights, found),
         )  # fmt: skip
-        images, labels = (found.mean + 1) / 2, found.labels
-
-        def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-            return images[:count], labels[:count]
-
-        return Source(draw)
+        images = (found.mean + 1) / 2
+        return Source(lambda count, draws: (images[:count], found.labels[:count]))

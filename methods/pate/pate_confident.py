@@ -44,9 +44,7 @@ class ConfidentEvents:
     def at(self, queries: int) -> Self:
         """Return the same config with `queries` queries and the same ratio of `max_answers` to queries."""
         answers = max(1, math.floor(queries * self.max_answers / self.queries))
-        config: Any = self
-        changed: Self = dataclasses.replace(config, queries=queries, max_answers=answers)
-        return changed
+        return dataclasses.replace(self, queries=queries, max_answers=answers)  # type: ignore[type-var]
 
     def event(self) -> ConfidentGNMax:
         """Return the event that the ledger will record."""

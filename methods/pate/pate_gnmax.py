@@ -49,9 +49,7 @@ class GNMaxEvents:
 
     def at(self, queries: int) -> Self:
         """Return the same config with `queries` queries."""
-        config: Any = self
-        changed: Self = dataclasses.replace(config, queries=queries)
-        return changed
+        return dataclasses.replace(self, queries=queries)  # type: ignore[type-var]
 
     def event(self) -> GNMax:
         """Return the event that the ledger will record."""

@@ -144,7 +144,7 @@ def _built(method: type[Method], config: DataclassInstance, facts: Facts, delta:
             images[0] = bright
         return PrivateData(images, labels, small)
 
-    changes = (*_changes(config, smaller), *_data_changes(facts, small, layout.records))
+    changes = _changes((config, facts), (smaller, small), layout.records)
     return WorstPair(layout.name, _values(smaller), small, records(0), records(1), _blank(material), changes)
 
 
@@ -185,7 +185,7 @@ def candidate_pairs(
     records = HANDFUL if absent else getattr(config, "clients", 1)
     start = dataclasses.replace(config, **({"teachers": 1} if "teachers" in _values(config) else {}))
     smaller, small, material = _reduced(method, (config, facts), start, delta, records, side)
-    changes = (*_changes(config, smaller), *_data_changes(facts, small, records))
+    changes = _changes((config, facts), (smaller, small), records)
     labels = torch.zeros(records, dtype=torch.int64)
     images = torch.zeros((records, *small.shape), dtype=torch.uint8)
     others = PrivateData(images[absent:], labels[absent:], small)
@@ -227,7 +227,7 @@ def _own(method: type[Method], config: DataclassInstance, facts: Facts, delta: f
         few = {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}
         smaller = _smaller(method, dataclasses.replace(config, **few), small, delta)
         _same_cost(method, (config, facts), (smaller, small), delta)
-        changes = (*_changes(config, smaller), *_data_changes(facts, small, len(first)))
+        changes = _changes((config, facts), (smaller, small), len(first))
         yield WorstPair(name, _values(smaller), small, first, second, generated(small, labelled=True), changes)
 
 
@@ -281,17 +281,11 @@ def _values(config: DataclassInstance) -> dict[str, Any]:
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
-def _changes(before: Any, after: Any) -> list[Change]:
-    return [
-        Change.of(field.name, getattr(before, field.name), getattr(after, field.name))
-        for field in dataclasses.fields(before)
-        if getattr(before, field.name) != getattr(after, field.name)
-    ]
-
-
-def _data_changes(before: Facts, after: Facts, records: int) -> list[Change]:
+def _changes(row: tuple[Any, Facts], pair: tuple[Any, Facts], records: int) -> tuple[Change, ...]:
+    (config, before), (smaller, after) = row, pair
     changes = [
+        *((name, old, getattr(smaller, name)) for name, old in _values(config).items()),
         ("records", before.private_records, records), ("public_records", before.public_records, after.public_records),
         ("shape", before.shape, after.shape),
     ]  # fmt: skip
-    return [Change.of(name, old, new) for name, old, new in changes if old != new]
+    return tuple(Change.of(name, old, new) for name, old, new in changes if old != new)

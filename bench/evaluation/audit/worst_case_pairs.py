@@ -183,14 +183,8 @@ def _sampled_sum(event: SampledGaussian) -> tuple[Part, ...]:
         rate, multiplier = event.sampling_rate, event.noise_multiplier
         return np.asarray(mechanisms.sampled_gaussian(values, 1.0, rate, multiplier, noise).sum(axis=1) / 2)
 
-    return (
-        Part(
-            "sum",
-            event,
-            (Pair("no record or the opposite one, and one of the largest norm", draw),),
-            sampled_audit_delta(event),
-        ),
-    )
+    pair = Pair("no record or the opposite one, and one of the largest norm", draw)
+    return (Part("sum", event, (pair,), sampled_audit_delta(event)),)
 
 
 def _response(event: RandomizedResponse) -> tuple[Part, ...]:
