@@ -139,7 +139,7 @@ def expand(
             if pinned != config:
                 config, reduced = pinned, changes_from_paper(method, pinned, meant.facts)
             planned = []
-            targets = _epsilons(method, grid)
+            targets: Sequence[float | None] = grid.epsilons if method.private else (None,)
             for epsilon in targets:
                 planned.append(
                     _calibrated(method, config, reduced, overrides, meant, epsilon, grid, calibrations, tuning)
@@ -199,10 +199,6 @@ def _check_features(method: type[Method], config: Any, facts: Facts) -> None:
             f"{facts.dataset} holds rows of features, and {method.name} takes {nets}, for images. "
             f"Take a method of the group transfer, pate-bayes or dp-sgd; PATE and methods for labels: {flags}."
         )
-
-
-def _epsilons(method: type[Method], grid: Grid) -> Sequence[float | None]:
-    return grid.epsilons if method.private else (None,)
 
 
 def _calibrated(
