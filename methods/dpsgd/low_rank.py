@@ -37,7 +37,6 @@ class LowRank(nn.Module):
         self.right.weight.requires_grad_(not left_only)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the layer's output."""
         rest = self.weight - self._of(self.left, self.right).detach()
         if isinstance(self.right, nn.Conv2d):
             plain = functional.conv2d(inputs, rest, None, self.right.stride, self.right.padding)

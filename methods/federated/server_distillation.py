@@ -30,7 +30,6 @@ class Ensemble(nn.Module):
         self.models = nn.ModuleList(models)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the mean logits."""
         return torch.stack([model(images) for model in self.models]).mean(0)
 
     def features_and_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -202,19 +202,16 @@ class Evidence:
     places: dict[str, Path] = field(default_factory=dict)
     """Run directory of each record or attack, by key."""
     warnings: list[str] = field(default_factory=list)
-    _groups: dict[tuple[str, str], list[Found]] = field(default_factory=dict)
-    _failed: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
+    _groups: dict[tuple[str, str], list[Found]] = field(init=False, default_factory=lambda: defaultdict(list))
+    _failed: dict[tuple[str, str], list[Record]] = field(init=False, default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
-        groups: dict[tuple[str, str], list[Found]] = defaultdict(list)
         for row in build_board(self.records, self.audits).rows:
             asked = WantedCell(row.method, row.dataset, row.asked, Basis(row.basis))
-            groups[row.method, row.dataset].append(Found(asked, row))
-        failed: dict[tuple[str, str], list[Record]] = defaultdict(list)
+            self._groups[row.method, row.dataset].append(Found(asked, row))
         for record in self.records:
             if record.status is Status.FAILED:
-                failed[record.method, record.dataset].append(record)
-        self._groups, self._failed = dict(groups), dict(failed)
+                self._failed[record.method, record.dataset].append(record)
 
     def find(self, wanted: WantedCell, plain: Plain | None = None) -> Found | None:
         """Return the best row for `wanted`, or None: paper preset, then usual settings, most seeds, fewest changes."""

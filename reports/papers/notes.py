@@ -59,7 +59,6 @@ class Marks:
     """Letters for the notes of one table or figure, in order of use."""
 
     def __init__(self, material: Material) -> None:
-        """Start without notes."""
         self._material = material
         self._letters: dict[str, str] = {}
 
