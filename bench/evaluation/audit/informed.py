@@ -31,7 +31,7 @@ from bench.core.transforms import as_float
 from bench.core.types import Facts, Instrument, Released
 from bench.evaluation.audit.canary_runs import Noiseless, logits_of
 from bench.evaluation.audit.lockstep import Lockstep
-from bench.evaluation.audit.pair_runs import Crew, trained
+from bench.evaluation.audit.pair_runs import Crew, class_of, trained
 from bench.evaluation.audit.pairs import WorstPair, candidate_pairs
 from bench.evaluation.audit.tapped_dp_sgd import candidates_dp_sgd
 from bench.evaluation.check.check_runs import MethodPlace
@@ -64,10 +64,6 @@ class Game:
     method: MethodPlace | type[Method]
     pairs: tuple[WorstPair, ...]
 
-    def loaded(self) -> type[Method]:
-        """Return the method's class, imported in this process."""
-        return self.method.load() if isinstance(self.method, MethodPlace) else self.method
-
 
 def guess(scores: Floats, generator: np.random.Generator) -> int:
     """Return the index of the largest of `scores` (n,), a random one if tied."""
@@ -81,7 +77,8 @@ def transcript_hits(game: Game, draws: int = RUNS) -> list[bool]:
     :class:`BenchError` for a method whose answers have no exact likelihood here.
     """
     generator = np.random.default_rng(secrets.randbits(256))
-    method, true, total = game.loaded(), int(generator.integers(len(game.pairs))), np.zeros(len(game.pairs))
+    method, true = class_of(game.method), int(generator.integers(len(game.pairs)))
+    total = np.zeros(len(game.pairs))
     cell, calls = new_salt(), 0
     only: Callable[[int, np.random.Generator], tuple[Floats, Floats]] | None = None
     works = [partial(trained, method, pair, 0, 0, {}, cell) for pair in game.pairs]
@@ -131,7 +128,7 @@ def release_scores(game: Game, true: int | None, *, silent: bool = False) -> Flo
 
     It trains on the set with the candidate `true`, None for the second set; `silent` leaves the noise out.
     """
-    method, pair = game.loaded(), game.pairs[true or 0]
+    method, pair = class_of(game.method), game.pairs[true or 0]
     draws = np.random.default_rng(secrets.randbits(256))
     executor = Noiseless(Silence(draws)) if silent else Noisy(SeededNoise(draws))
     ledger = Ledger(method.unit, method.adjacency, executor)

@@ -51,9 +51,10 @@ class Runs:
     known: Cache | None = None
     """Cache of the row's own run: its features serve both sets, by the images' digests."""
 
-    def loaded(self) -> tuple[type[Method], WorstPair]:
-        """Return the class, imported in this process, and the pair."""
-        return self.method.load() if isinstance(self.method, MethodPlace) else self.method, self.pair
+
+def class_of(method: MethodPlace | type[Method]) -> type[Method]:
+    """Return the class of `method`, imported in this process."""
+    return method.load() if isinstance(method, MethodPlace) else method
 
 
 def release(runs: Runs, side: int, seed: int, *, silent: bool = False) -> Channels:
@@ -61,7 +62,7 @@ def release(runs: Runs, side: int, seed: int, *, silent: bool = False) -> Channe
 
     `silent` runs have no noise.
     """
-    method, pair = runs.loaded()
+    method, pair = class_of(runs.method), runs.pair
     noise = (Silence if silent else SeededNoise)(np.random.default_rng(secrets.randbits(256)))
     ledger = Ledger(method.unit, method.adjacency, Noisy(noise))
     try:
@@ -79,7 +80,7 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
 
     All have the same public randomness and share cached artefacts, such as teachers, within this process.
     """
-    method, pair = runs.loaded()
+    method, pair = class_of(runs.method), runs.pair
     sides = (1, 0) if swapped else (0, 1)
     generator = np.random.default_rng(secrets.randbits(256))
     cell = new_salt()  # unique per transcript, so that no other run resumes its checkpoints
