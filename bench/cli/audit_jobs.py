@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from bench.cli.audit_output import print_results
 from bench.cli.jobs import Job, Launched, bad, check_time, choice_words, kept, launch_jobs, leave, state_of
 from bench.core.config import Reuse
 from bench.core.errors import BenchError
-from bench.core.options import LaunchOptions, Resources, words_of
+from bench.core.options import LaunchOptions, Resources, Students, words_of
 from bench.core.progress import Progress, echo, open_progress
 from bench.core.types import AuditKind
 from bench.evaluation.audit.audit import audit_key, audit_student
@@ -29,14 +27,11 @@ from bench.results.run_dir import RunDir
 from bench.storage.locks import Held
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Audits:
     """What a command audits, and how."""
 
-    keys: Sequence[str]
-    out: Path
-    methods: str
-    data: str | None
+    students: Students
     options: AuditOptions
     reuse: Reuse
     quiet: bool
@@ -47,7 +42,7 @@ def make_audits(asked: Audits, launch: LaunchOptions, *, json: bool) -> None:
     settings = launch_settings(launch)
     inline = settings.launcher == "inline"
     results, ended = _inline(asked, launch.resources) if inline else _by_jobs(asked, settings, launch.resources)
-    print_results(results, asked.out, json)
+    print_results(results, asked.students.out, json)
     leave(ended, any(map(bad, results)))
 
 
@@ -56,7 +51,7 @@ def _inline(asked: Audits, resources: Resources) -> tuple[list[AuditRecord], Lau
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         def make(held: Held) -> AuditRecord:
-            folder = asked.data if record.cell.own_folder else None
+            folder = asked.students.data if record.cell.own_folder else None
             seen = ClaimProgress(progress, held)
             made = audit_student(record, asked.options, run_dir, source, seen, dataset=folder, resources=resources)
             progress.say(f"{record.key}: {made.verdict}")
@@ -70,7 +65,7 @@ def _inline(asked: Audits, resources: Resources) -> tuple[list[AuditRecord], Lau
         else:
             results.append(result)
 
-    ended.stopped = each_student(asked.keys, asked.out, asked.methods, asked.data, do, resources, asked.quiet)
+    ended.stopped = each_student(asked.students, do, resources, asked.quiet)
     return results, ended
 
 
@@ -78,13 +73,13 @@ def add_pairs(asked: Audits, launch: LaunchOptions, *, json: bool) -> None:
     """Run the pairs at full size that finished audits of the students lack; print and exit as :func:`make_audits`."""
     if launch_settings(launch).launcher != "inline":
         raise BenchError("--full-size runs here, one pair after the other: leave --launcher out.")
-    audits, damaged = RunDir(asked.out).read_audits()
+    audits, damaged = RunDir(asked.students.out).read_audits()
     for line in damaged:
         echo(f"warning: {line}", err=True)
     results, ended, failed = list[AuditRecord](), Launched(), list[str]()
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
-        folder = asked.data if record.cell.own_folder else None
+        folder = asked.students.data if record.cell.own_folder else None
         lacking = [a for a in audits if a.student == record.key and lacks_full_size(a)]
         if not lacking:
             progress.say(f"{record.key}: it has no finished audit by pairs that lacks a pair at full size")
@@ -106,8 +101,8 @@ def add_pairs(asked: Audits, launch: LaunchOptions, *, json: bool) -> None:
             else:
                 results.append(result)
 
-    ended.stopped = each_student(asked.keys, asked.out, asked.methods, asked.data, do, launch.resources, asked.quiet)
-    print_results(results, asked.out, json)
+    ended.stopped = each_student(asked.students, do, launch.resources, asked.quiet)
+    print_results(results, asked.students.out, json)
     for line in failed:
         echo(line, err=True)
     leave(ended, bool(failed) or any(map(bad, results)))
@@ -116,9 +111,9 @@ def add_pairs(asked: Audits, launch: LaunchOptions, *, json: bool) -> None:
 def _by_jobs(asked: Audits, settings: Cluster, resources: Resources) -> tuple[list[AuditRecord], Launched]:
     if asked.options.kind is AuditKind.PAIR:
         check_time(settings, asked.options.minutes)
-    run_dir, students = chosen_in(asked.out, asked.keys, asked.methods, asked.data)
+    run_dir, students = chosen_in(asked.students)
     planned = {audit_key(record, asked.options): record.key for record in students}
-    words = [*words_of(asked.options), *choice_words(asked.methods, asked.reuse, asked.data)]
+    words = [*words_of(asked.options), *choice_words(asked.students, asked.reuse)]
     jobs = {
         key: Job(["audit", student, *words], [Task.of(run_dir, key, f"audit of {student}", f"audits/{key}.json")])
         for key, student in planned.items()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from bench.cli.audit_output import print_results
+from bench.core.options import Students
 from bench.core.printable import counted
 from bench.core.progress import Progress, echo, open_progress, print_json, print_table
 from bench.launchers.students import choose_students
@@ -17,23 +15,26 @@ from bench.results.text import epsilon_text
 _COLUMNS = ("student", "proven", "minutes", "expected", "audit")
 
 
-def unaudited(out: Path, keys: Sequence[str] | None, methods: str, progress: Progress) -> list[Planned]:
-    """Return the chosen rows of `out` without an audit, cheapest per row first."""
-    run_dir = RunDir(out)
-    asked = {record.key for record in choose_students(run_dir, keys, methods)}  # imports the method files among them
+def unaudited(asked: Students, progress: Progress) -> tuple[list[Planned], int]:
+    """Return the chosen rows without an audit, cheapest per row first, and how many audits lack a pair at full size."""
+    run_dir = RunDir(asked.out)
+    # Imports the method files among them.
+    keys = {record.key for record in choose_students(run_dir, asked.keys, asked.methods)}
     students = choose_students(run_dir, None)
     audits, damaged = run_dir.read_audits()
     for line in damaged:
         echo(f"warning: {line}", err=True)
     with progress.stage("rows without an audit", 1):
-        found = [planned for planned in planned_audits(students, audits) if planned.record.key in asked]
-    return sorted(found, key=lambda planned: (-planned.gain, planned.record.key))
+        found = [planned for planned in planned_audits(students, audits) if planned.record.key in keys]
+    lacking = sum(audit.student in keys and lacks_full_size(audit) for audit in audits)
+    return sorted(found, key=lambda planned: (-planned.gain, planned.record.key)), lacking
 
 
-def print_plan(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bool, json: bool) -> None:
+def print_plan(asked: Students, *, quiet: bool, json: bool) -> None:
     """Print :func:`unaudited` with the expected time of the audits and the commands that run them."""
+    out = asked.out
     with open_progress(quiet=quiet or json) as progress:
-        found = unaudited(out, keys, methods, progress)
+        found, lacking = unaudited(asked, progress)
     if json:
         print_json({"plan": [_values(planned) for planned in found]})
         return
@@ -45,26 +46,18 @@ def print_plan(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bo
         hours = sum(planned.minutes for planned in alone) / 60
         need = counted(len(alone), "row needs its", "rows need their")
         echo(f"{need} own, about {hours:.1f} hours: python -m bench audit KEY -o {out}")
-    if lacking := _without_pair(out, keys, methods):
+    if lacking:
         need = counted(lacking, "audit has", "audits have")
         echo(f"{need} no pair at the row's own size: python -m bench audit KEY --full-size -o {out}")
 
 
-def _without_pair(out: Path, keys: Sequence[str] | None, methods: str) -> int:
-    run_dir = RunDir(out)
-    asked = {record.key for record in choose_students(run_dir, keys, methods)}
-    return sum(audit.student in asked and lacks_full_size(audit) for audit in run_dir.read_audits()[0])
-
-
-def print_shared(out: Path, keys: Sequence[str] | None, methods: str, *, quiet: bool, json: bool) -> None:
-    """Write the audits that rows of `out` can share, and print them."""
-    made = []
+def print_shared(asked: Students, *, quiet: bool, json: bool) -> None:
+    """Write the audits that rows can share, and print them."""
     with open_progress(quiet=quiet or json) as progress:
-        for planned in unaudited(out, keys, methods, progress):
-            if planned.audit is not None:
-                made.append(planned.audit)
-                RunDir(out).write_row(made[-1])
-    print_results(made, out, json)
+        made = [planned.audit for planned in unaudited(asked, progress)[0] if planned.audit is not None]
+        for audit in made:
+            RunDir(asked.out).write_row(audit)
+    print_results(made, asked.out, json)
 
 
 def _values(planned: Planned) -> dict[str, object]:
