@@ -114,6 +114,10 @@ def _train_share(
     model, images, labels, settings, stream = torch.load(io.BytesIO(payload), weights_only=False)
     generator = torch.Generator().set_state(stream)
     share = Share(rank, len(devices))
+
+    def count(more: int) -> None:
+        steps.value += more
+
     if device.type == "cuda":
         torch.cuda.set_device(device)
     elif sys.platform.startswith("linux"):
@@ -126,7 +130,7 @@ def _train_share(
         with arithmetic(precision, device):
             fit(
                 model, images, labels, settings, generator, device=device, bf16=precision == "bf16",
-                must_converge=must_converge, stage=_Counting(steps) if rank == 0 else SILENT, share=share,
+                must_converge=must_converge, stage=Stage(count) if rank == 0 else SILENT, share=share,
             )  # fmt: skip
         share.average_statistics(model)
         if rank == 0:
@@ -139,11 +143,3 @@ def _train_share(
         Path(folder, f"{rank}.error").write_text(text)
         raise
     distributed.destroy_process_group()
-
-
-class _Counting:
-    def __init__(self, steps: Any) -> None:
-        self._steps = steps
-
-    def advance(self, steps: int = 1) -> None:
-        self._steps.value += steps
