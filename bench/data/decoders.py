@@ -28,6 +28,13 @@ Decode = Callable[[Path], Mapping[str, Blocks]]
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
+def present(folder: Path, name: str) -> Path:
+    """Return the file `name` in `folder`; raise FileNotFoundError if it is missing."""
+    if not (folder / name).is_file():
+        raise FileNotFoundError(f"{folder} has no {name}")
+    return folder / name
+
+
 def read_raw(folder: Path, name: str) -> bytes:
     """Return the bytes of `name` in `folder`, or of the unpacked `name`.gz."""
     plain = folder / name
@@ -125,9 +132,7 @@ def svhn_mat(folder: Path) -> Mapping[str, Blocks]:
     """Decode ``train_32x32.mat`` and ``test_32x32.mat``: X (32, 32, 3, n), y with 10 for the digit 0."""
     halves: list[NDArray[Any]] = []
     for name in ("train_32x32.mat", "test_32x32.mat"):
-        path = folder / name
-        if not path.is_file():
-            raise FileNotFoundError(f"{folder} has no {name}")
+        path = present(folder, name)
         try:
             content = scipy.io.loadmat(str(path), variable_names=("X", "y"))
             pixels, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
@@ -156,9 +161,7 @@ def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
     """Return the decoder of a MedMNIST ``.npz``; with `any_finding`, a row of 0/1 findings becomes 1 if any is 1."""
 
     def decode(folder: Path) -> Mapping[str, Blocks]:
-        path = folder / file
-        if not path.is_file():
-            raise FileNotFoundError(f"{folder} has no {file}")
+        path = present(folder, file)
         halves: list[NDArray[Any]] = []
         try:
             with np.load(path, allow_pickle=False) as content:
@@ -246,9 +249,7 @@ def att_faces(folder: Path) -> Mapping[str, Blocks]:
         names = [f"s{person + 1}/{number}.pgm" for number in range(1, 11)]
         ranked = sorted(names, key=lambda name: hashlib.sha256(f"bench.data/att-faces test\0{name}".encode()).digest())
         for name in names:
-            if not (folder / name).is_file():
-                raise FileNotFoundError(f"{folder} has no {name}")
             paths, labels = halves["test" if name in ranked[:3] else "train"]
-            paths.append(folder / name)
+            paths.append(present(folder, name))
             labels.append(person)
     return _image_files(halves, (1, 112, 92))
