@@ -48,9 +48,7 @@ def allow_cpu_torchvision() -> None:
 
 def declare_operators() -> bool:
     """Declare torchvision's operators unless torch is missing or the extension loads; return whether declared here."""
-    if _kept or importlib.util.find_spec("torch") is None:
-        return False
-    if _extension_loads():
+    if _kept or importlib.util.find_spec("torch") is None or _extension_loads():
         return False
     untyped: Any = torch.library
     library = untyped.Library("torchvision", "DEF")

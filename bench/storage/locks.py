@@ -279,11 +279,9 @@ def without_locks(folder: Path, error: OSError) -> BenchError:
 
 def _same_file(descriptor: int, path: Path) -> bool:
     try:
-        there = os.stat(path)
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
         return False
-    mine = os.fstat(descriptor)
-    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _content(descriptor: int) -> bytes:
