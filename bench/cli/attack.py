@@ -43,8 +43,7 @@ def audit(
         raise BenchError("--plan, --share and --full-size each replace the audit: give only one of them.")
     check_run_dir(students.out, students.keys)
     with starting(quiet=quiet or json_):
-        from bench.cli.audit_jobs import Audits, add_pairs, make_audits
-        from bench.cli.audit_plan import print_plan, print_shared
+        from bench.cli.audit_jobs import Audits, add_pairs, make_audits, print_plan, print_shared
 
     students = students.resolved()
     if plan:
