@@ -163,10 +163,8 @@ def progress_display(quiet: bool) -> Iterator[Progress]:
         task = bars.add_task("", total=None)
 
         def bar(what: str, done: int, total: int | None) -> None:
-            nonlocal task
             if bars.tasks[0].description != what:
-                bars.remove_task(task)
-                task = bars.add_task(what, total=total)
+                bars.reset(task, total=total, description=what)
             bars.update(task, completed=done, total=total)
 
         yield bar

@@ -12,7 +12,6 @@ from bench.core.config import field_table
 from bench.core.errors import UnknownNameError
 from bench.core.progress import echo, make_console, print_fields, print_json, print_table
 from bench.core.types import NO_PRIVACY, ROBUSTNESS, Facts
-from bench.interface.method import Method
 from bench.interface.registry import ALL, ATTACKS, METHODS, listed, method_groups
 
 Rows = list[tuple[str, ...]]
@@ -131,8 +130,12 @@ def print_method(what: str, *, json: bool) -> bool:
     """Print the page of a method, a name or a file; return whether `what` is one."""
     if what not in METHODS and not what.endswith(".py"):
         return False
-    page = method_page(METHODS.get(what))
-    print_settings(page[0], page, json=json)
+    method = METHODS.get(what)
+    module = sys.modules[method.__module__]
+    text = inspect.getdoc(module) or inspect.getdoc(method) or ""
+    rows: Rows = list(field_table(method, method.presets(MNIST_FACTS)))
+    page = (method.name, text, ("setting", "paper", "quick (MNIST)", "stated by"), rows)
+    print_settings(method.name, page, json=json)
     return True
 
 
@@ -147,11 +150,3 @@ def print_settings(method: str, page: Page, *, json: bool) -> None:
         fold = textwrap.TextWrapper(min(120, make_console().width), subsequent_indent=indent, break_on_hyphens=False)
         echo(fold.fill(" ".join(part.split())) + "\n" * part.endswith("\n"))
     print_table(title, columns, rows)
-
-
-def method_page(method: type[Method]) -> Page:
-    """Return name, docstring, columns and rows of a method's settings."""
-    module = sys.modules[method.__module__]
-    text = inspect.getdoc(module) or inspect.getdoc(method) or ""
-    rows: Rows = list(field_table(method, method.presets(MNIST_FACTS)))
-    return method.name, text, ("setting", "paper", "quick (MNIST)", "stated by"), rows
