@@ -114,7 +114,7 @@ def fetch_each(
 @app.command()
 def verify(name: Name, quiet: Quiet = False) -> None:
     """Compare every byte of a stored data set with its manifest; move damaged files aside."""
-    from bench.data.verify import verify_stored
+    from bench.data.datasets import verify_stored
 
     with progress_display(quiet) as progress:
         compared = verify_stored(name, progress)
