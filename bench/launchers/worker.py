@@ -236,20 +236,16 @@ def run_unit(
         return record_failure(unit.cell, run_dir, error)
     if not lost:  # a lost shard needs no record: the cell that needs it gets one
         inner = ClaimProgress(progress, held)
-        resources = replace(resources, devices=_devices(resources.device, launch.options.gpus))
+        gpus: tuple[str, ...] = ()
+        if launch.options.gpus > 1 and resources.device == "cuda":
+            gpus = tuple(f"cuda:{number}" for number in range(min(launch.options.gpus, torch.cuda.device_count())))
+        resources = replace(resources, devices=gpus)
         with inner.stage(unit.title, 1):
             if unit.shard is None:
                 return run_cell(unit.cell, run_dir, source, inner, resources, noise_salt=launch.options.noise_salt)
             make_shard(unit.cell, unit.shard, run_dir, source, inner, resources)
     write_atomic(_mark(launch, unit), b"")
     return None
-
-
-def _devices(device: str, gpus: int) -> tuple[str, ...]:
-    """Return the GPUs of a multi-GPU cell, otherwise ()."""
-    if gpus < 2 or device != "cuda":
-        return ()
-    return tuple(f"cuda:{number}" for number in range(min(gpus, torch.cuda.device_count())))
 
 
 def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, once: bool = False) -> None:
