@@ -219,7 +219,7 @@ class TreeProgress(Progress):
     def __init__(self, console: rich.console.Console) -> None:
         self._depth = 0
         self._others: dict[str, rich_progress.TaskID] = {}
-        self._bars = rich_progress.Progress(
+        self.bars = rich_progress.Progress(
             rich_progress.SpinnerColumn(),
             rich_progress.TextColumn("{task.description}", markup=False),
             rich_progress.BarColumn(bar_width=24),
@@ -231,37 +231,30 @@ class TreeProgress(Progress):
             transient=True,
         )
 
-    def __enter__(self) -> TreeProgress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
     @contextmanager
     def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
         """Open a stage; see :meth:`Progress.stage`."""
         limit = f", {seconds:.0f} s at most" if math.isfinite(seconds) else ""
-        task = self._bars.add_task("  " * self._depth + printable(name) + limit, total=max(total, 1))
+        task = self.bars.add_task("  " * self._depth + printable(name) + limit, total=max(total, 1))
         self._depth += 1
         try:
-            yield Stage(partial(self._bars.advance, task))
+            yield Stage(partial(self.bars.advance, task))
         finally:
             self._depth -= 1
-            self._bars.remove_task(task)
+            self.bars.remove_task(task)
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
-        self._bars.console.print(printable(text), markup=False, emoji=False)
+        self.bars.console.print(printable(text), markup=False, emoji=False)
 
     def doing(self, rows: Sequence[tuple[str, int, int]]) -> None:
         """Show a bar for each of `rows`; see :meth:`Progress.doing`."""
         for gone in set(self._others) - {text for text, _, _ in rows}:
-            self._bars.remove_task(self._others.pop(gone))
+            self.bars.remove_task(self._others.pop(gone))
         for text, done, total in rows:
             if text not in self._others:
-                self._others[text] = self._bars.add_task("  " * self._depth + printable(text), total=max(total, 1))
-            self._bars.update(self._others[text], completed=done, total=max(total, 1))
+                self._others[text] = self.bars.add_task("  " * self._depth + printable(text), total=max(total, 1))
+            self.bars.update(self._others[text], completed=done, total=max(total, 1))
 
 
 @contextmanager
@@ -270,7 +263,8 @@ def open_progress(*, quiet: bool = False) -> Iterator[Progress]:
     if quiet:
         yield Progress()
     elif sys.stderr.isatty():
-        with TreeProgress(make_console(stderr=True)) as tree:
+        tree = TreeProgress(make_console(stderr=True))
+        with tree.bars:
             yield tree
     else:
         yield LineProgress()
