@@ -82,8 +82,7 @@ def is_whole(found: PublicWeights, *, anew: bool = False) -> bool:
 
 def known_weights() -> list[PublicWeights]:
     """List the weights of all manifests, sorted by file name, without reading the weights themselves."""
-    found = [read_manifest(path) for path in sorted(folder().glob("*.json"))]
-    return [weights for weights in found if weights is not None]
+    return [found for path in sorted(folder().glob("*.json")) if (found := read_manifest(path)) is not None]
 
 
 def set_aside(found: PublicWeights) -> Path:
