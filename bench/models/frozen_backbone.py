@@ -77,7 +77,10 @@ class FrozenBackbone(FixedMap):
         self.net: nn.Module = net.eval().requires_grad_(False)
         # 1.3 times faster on a CPU; a net without convolutions keeps its layout.
         self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.num_features = _width(spec, self.net)
+        width = getattr(self.net, "num_features", None)
+        if not isinstance(width, int) or width < 1:
+            raise BenchError(f"{spec.name} does not state its number of features: use a timm model.")
+        self.num_features = int(getattr(self.net, "head_hidden_size", None) or width)
         self.carried = spec.carried
 
     def identity(self) -> dict[str, Any]:
@@ -111,13 +114,6 @@ def prepared(images: Tensor, spec: BackboneSpec) -> Tensor:
         shape = (1, len(spec.mean), 1, 1)
         images = (images - images.new_tensor(spec.mean).view(shape)) / images.new_tensor(spec.std).view(shape)
     return images.contiguous(memory_format=torch.channels_last)
-
-
-def _width(spec: BackboneSpec, net: nn.Module) -> int:
-    width = getattr(net, "num_features", None)
-    if not isinstance(width, int) or width < 1:
-        raise BenchError(f"{spec.name} does not state its number of features: use a timm model.")
-    return int(getattr(net, "head_hidden_size", None) or width)
 
 
 def random_backbone(name: str, in_chans: int, size: int, shape: tuple[int, int, int], seed: int) -> FrozenBackbone:

@@ -113,7 +113,7 @@ def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
         )
     # Drawing initial weights, which are overwritten, must not change the caller's random state.
     with torch.random.fork_rng(devices=[]):
-        model = _headless(found.backbone)
+        model: nn.Module = timm.create_model(found.backbone, num_classes=0)
     model.load_state_dict(_fitting(found.backbone, read_state(found.path), found.path), strict=True)
     if size is not None:
         _set_size(model, size)
@@ -130,7 +130,7 @@ def image_size_problem(backbone: str, size: int) -> str:
     for fitted in (False, True):
         try:
             with torch.device("meta"), torch.no_grad():
-                model = _headless(backbone).eval()
+                model = timm.create_model(backbone, num_classes=0).eval()
                 if fitted:
                     _set_size(model, size)
                 features = model(torch.zeros(1, 3, size, size))
@@ -196,10 +196,6 @@ def native_input(backbone: str) -> tuple[int, tuple[float, ...], tuple[float, ..
     return int(height), tuple(config.mean), tuple(config.std), config.tag or ""
 
 
-def _headless(backbone: str) -> nn.Module:
-    return timm.create_model(backbone, pretrained=False, num_classes=0)
-
-
 def _set_size(model: nn.Module, size: int) -> None:
     resize: Any = getattr(model, "set_input_size", None)
     if resize is not None:
@@ -209,7 +205,8 @@ def _set_size(model: nn.Module, size: int) -> None:
 def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
     """Return `state` without the classifier; raise BenchError for a missing or unknown tensor or a wrong shape."""
     with torch.device("meta"):
-        body, whole = _headless(backbone).state_dict(), timm.create_model(backbone, pretrained=False).state_dict()
+        body = timm.create_model(backbone, num_classes=0).state_dict()
+        whole = timm.create_model(backbone).state_dict()
     advice = f"Give weights of {backbone} in timm's names, or the model they belong to."
     for name, expected in body.items():
         if name not in state:
