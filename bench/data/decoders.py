@@ -67,15 +67,13 @@ def _arrays(
     test_images: NDArray[np.uint8],
     test_labels: NDArray[Any],
 ) -> dict[str, Blocks]:
-    for kind, images, labels in (("train", train_images, train_labels), ("test", test_images, test_labels)):
+    made: dict[str, Blocks] = {}
+    for half, images, labels in (("train", train_images, train_labels), ("test", test_images, test_labels)):
         if len(images) != len(labels):
-            raise ValueError(f"{kind}: {len(images)} images and {len(labels)} labels")
-    return {
-        "train_images": Blocks.of(train_images),
-        "train_labels": Blocks.of(np.asarray(train_labels).reshape(-1).astype(np.int64)),
-        "test_images": Blocks.of(test_images),
-        "test_labels": Blocks.of(np.asarray(test_labels).reshape(-1).astype(np.int64)),
-    }
+            raise ValueError(f"{half}: {len(images)} images and {len(labels)} labels")
+        made[f"{half}_images"] = Blocks.of(images)
+        made[f"{half}_labels"] = Blocks.of(np.asarray(labels).reshape(-1).astype(np.int64))
+    return made
 
 
 def idx(folder: Path) -> Mapping[str, Blocks]:
