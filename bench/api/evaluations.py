@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from bench.core.config import Preset, check_overrides
 from bench.core.errors import BenchError
-from bench.core.options import Names, Resources, member
+from bench.core.options import Names, Resources, Students, member
 from bench.core.progress import Progress
 from bench.core.types import AuditKind
 from bench.evaluation.attack.attack import attack_names, attack_student, planned_key
@@ -80,7 +80,7 @@ def audit(
 
         found.append(_made(run_dir, audit_key(record, options), f"audit of {record.key}", run_dir.read_audit, make))
 
-    _end(each_student(_words(keys), Path(out), "", data, do, Resources(device), quiet))
+    _end(each_student(Students(_words(keys), Path(out), data=data), do, Resources(device), quiet))
     return found
 
 
@@ -119,7 +119,7 @@ def attack(
                 key, title = planned_key(record, name, place), f"{name} on {record.key}"
                 found.append(_made(run_dir, key, title, run_dir.read_attack, partial(_attacked, record, name, place)))
 
-    _end(each_student(_words(keys), Path(out), "", data, do, Resources(device), quiet))
+    _end(each_student(Students(_words(keys), Path(out), data=data), do, Resources(device), quiet))
     return found
 
 

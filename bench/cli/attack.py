@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import Annotated
-
-import typer
 
 from bench.cli.options import CREW, Json, Quiet, ReuseOption, with_options
 from bench.core.config import Preset, Reuse
 from bench.core.errors import BenchError
-from bench.core.options import PRESET, LaunchOptions, what
+from bench.core.options import PRESET, LaunchOptions, Students, what
 from bench.core.plain_files import check_run_dir
 from bench.core.progress import starting
 from bench.evaluation.audit.options import AuditOptions
 
-students = partial(typer.Option, rich_help_panel="Students")
-
-Keys = Annotated[
-    list[str] | None,
-    typer.Argument(help="Keys of records or their prefixes, or method files; default: every student of the directory."),
-]
-Out = Annotated[Path, students("--out", "-o", help="Run directory of `bench run`.")]
-Methods = Annotated[
-    str, students("--methods", "-m", help="Only students of these methods, comma-separated; method files work too.")
-]
-Data = Annotated[str | None, students("--data", help="folder:PATH, if the students trained on your own data.")]
-
-
-def _without_files(keys: Sequence[str] | None, methods: str) -> tuple[list[str], str]:
-    """Separate method files from record keys; return the keys, and `methods` with the files appended."""
-    files = [key for key in keys or () if key.endswith(".py")]
-    return [key for key in keys or () if key not in files], ",".join([methods, *files])
-
 
 @with_options(shards=..., retries=..., gpus=..., pack=..., detach=..., workers=CREW)
 def audit(
-    keys: Keys = None,
     *,
-    out: Out = Path("runs"),
-    methods: Methods = "",
+    students: Students,
     options: AuditOptions,
-    data: Data = None,
     plan: Annotated[bool, what("--plan", help="Only list the rows without an audit, cheapest per row first.")] = False,
     share: Annotated[
         bool, what("--share", help="Only copy audits to other rows for which the audit is the same experiment.")
@@ -67,32 +41,27 @@ def audit(
     """
     if plan + share + full_size > 1:
         raise BenchError("--plan, --share and --full-size each replace the audit: give only one of them.")
-    check_run_dir(out, keys)
+    check_run_dir(students.out, students.keys)
     with starting(quiet=quiet or json_):
-        from bench.cli.audit_jobs import Audits, add_pairs, make_audits
-        from bench.cli.audit_plan import print_plan, print_shared
+        from bench.cli.audit_jobs import Audits, add_pairs, make_audits, print_plan, print_shared
 
-    keys, methods = _without_files(keys, methods)
+    students = students.resolved()
     if plan:
-        print_plan(out, keys, methods, quiet=quiet, json=json_)
+        print_plan(students, quiet=quiet, json=json_)
     elif share:
-        print_shared(out, keys, methods, quiet=quiet, json=json_)
+        print_shared(students, quiet=quiet, json=json_)
     else:
-        asked = Audits(
-            keys=keys, out=out, methods=methods, data=data, options=options, reuse=reuse, quiet=quiet or json_
-        )
+        asked = Audits(students, options, reuse, quiet or json_)
         (add_pairs if full_size else make_audits)(asked, launch, json=json_)
 
 
 @with_options(shards=..., retries=..., gpus=..., pack=..., detach=..., workers=CREW)
 def attack(
-    keys: Keys = None,
     *,
-    out: Out = Path("runs"),
+    students: Students,
     attacks: Annotated[
         str, what("--attacks", "-a", help="Attacks, comma-separated; or quick, or all. `bench ls attacks` lists them.")
     ] = "quick",
-    methods: Methods = "",
     preset: Annotated[Preset, PRESET] = Preset.QUICK,
     set_: Annotated[
         list[str] | None, what("--set", metavar="FIELD=VALUE", help="A setting, or ATTACK.FIELD=VALUE; repeatable.")
@@ -112,7 +81,6 @@ def attack(
         ),
     ] = 0,
     seed: Annotated[int, what("--seed", help="Seed of the attacks.")] = 0,
-    data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
     launch: LaunchOptions,
     quiet: Quiet = False,
@@ -124,15 +92,11 @@ def attack(
     inconclusive (`no power`) if its attack does not break the net without privacy. Several of these commands may share
     a directory; --launcher runs the attacks of one goal on one student as a process or a Slurm job.
     """
-    check_run_dir(out, keys)
+    check_run_dir(students.out, students.keys)
     with starting(quiet=quiet or json_):
         from bench.cli.attack_jobs import Attacks, make_attacks
         from bench.evaluation.attack.workplace import AttackOptions
 
-    keys, methods = _without_files(keys, methods)
-    asked = Attacks(
-        keys=keys, out=out, methods=methods, data=data, attacks=attacks,
-        options=AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs, tune=tune),
-        reuse=reuse, resources=launch.resources, quiet=quiet or json_,
-    )  # fmt: skip
+    options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs, tune=tune)
+    asked = Attacks(students.resolved(), attacks, options, reuse, launch.resources, quiet or json_)
     make_attacks(asked, launch, json=json_)

@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from bench.cli.audit_output import print_failures
 from bench.cli.jobs import Job, Launched, bad, choice_words, kept, launch_jobs, leave, state_of
 from bench.core.config import Reuse, check_overrides, parse_overrides
-from bench.core.options import LaunchOptions, Resources
+from bench.core.options import LaunchOptions, Resources, Students
 from bench.core.printable import counted
 from bench.core.progress import Progress, echo, open_progress, print_json, print_table
 from bench.evaluation.attack.attack import applies, attack_names, attack_student, planned_key
@@ -32,14 +31,11 @@ from bench.results.run_dir import RunDir
 from bench.storage.locks import Held
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Attacks:
     """What a command attacks, and how. "all" leaves out attacks that need images if none are released."""
 
-    keys: Sequence[str]
-    out: Path
-    methods: str
-    data: str | None
+    students: Students
     attacks: str
     options: AttackOptions
     reuse: Reuse
@@ -60,7 +56,7 @@ class Attacks:
         options = self.options
         if options.auxiliary is not None:
             options = dataclasses.replace(options, auxiliary_revision=source.describe(options.auxiliary).revision)
-        return Workplace(run_dir, source, progress, options, resources, self.data)
+        return Workplace(run_dir, source, progress, options, resources, self.students.data)
 
     def words(self, names: Sequence[str], reuse: Reuse) -> list[str]:
         """Return the command-line options with which another command runs the attacks `names` as this one does."""
@@ -72,7 +68,7 @@ class Attacks:
             *(["--auxiliary", self.options.auxiliary] if self.options.auxiliary is not None else []),
             "--shadow-runs", str(self.options.shadow_runs), "--seed", str(self.options.seed),
             *(["--tune", str(self.options.tune)] if self.options.tune else []),
-            *choice_words(self.methods, reuse, self.data),
+            *choice_words(self.students, reuse),
         ]  # fmt: skip
 
 
@@ -84,18 +80,15 @@ def make_attacks(asked: Attacks, launch: LaunchOptions, *, json: bool) -> None:
     if json:
         print_json({"attacks": [result.model_dump(mode="json") for result in results]})
     else:
-        _print_attacks(results, asked.out)
-        print_failures(results, asked.out)
+        out = asked.students.out
+        for title, columns, rows in tables(RunDir(out).read_records().found, results):
+            print_table(title, columns, rows)
+        for line in findings(results):
+            echo(line)
+        if pictures := sum(len(result.pictures) for result in results):
+            echo(f"{counted(pictures, 'picture')} in {out / 'attacks'}")
+        print_failures(results, out)
     leave(ended, any(map(bad, results)))
-
-
-def _print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
-    for title, columns, rows in tables(RunDir(out).read_records().found, results):
-        print_table(title, columns, rows)
-    for line in findings(results):
-        echo(line)
-    if pictures := sum(len(result.pictures) for result in results):
-        echo(f"{counted(pictures, 'picture')} in {out / 'attacks'}")
 
 
 def _inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
@@ -139,15 +132,13 @@ def _inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
                         compare(dataset, name, some, places[0])
 
     stack = contextlib.ExitStack()  # Close it while the lock is held, because its processes write to the directory.
-    ended.stopped = each_student(
-        asked.keys, asked.out, asked.methods, asked.data, do, asked.resources, asked.quiet, end, stack
-    )
+    ended.stopped = each_student(asked.students, do, asked.resources, asked.quiet, end, stack)
     return results, ended
 
 
 def _by_jobs(asked: Attacks, settings: Cluster) -> tuple[list[AttackRecord], Launched]:
     """Run one command per student and goal, because attacks with the same goal share their expensive parts."""
-    run_dir, students = chosen_in(asked.out, asked.keys, asked.methods, asked.data)
+    run_dir, students = chosen_in(asked.students)
     planned: dict[str, tuple[Record, str]] = {}
     with open_progress(quiet=asked.quiet) as progress, progress.stage("planning", len(students)) as stage:
         place = asked.workplace(run_dir, DataSource(progress), progress, asked.resources)

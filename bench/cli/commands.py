@@ -89,9 +89,12 @@ class Command(TyperCommand):
             )
         if not extra:
             return ""
+        from bench.data.datasets import DATASETS
+        from bench.interface.registry import METHODS, method_groups
+
         meant = ",".join(extra)
-        for name, known in (("methods", _methods), ("datasets", _datasets)):
-            if name in names and set(meant.split(",")) <= known():
+        for name, known in (("methods", {*METHODS, *method_groups()}), ("datasets", set(DATASETS))):
+            if name in names and set(meant.split(",")) <= known:
                 return f"{' '.join(extra)} is not expected here. Did you mean --{name} {meant}?"
         return f"{' '.join(extra)} is not expected here."
 
@@ -101,18 +104,6 @@ def _settings(kind: str) -> set[str]:
 
     members: Registry[Any] = ATTACKS if kind == "an attack" else METHODS
     return {field.name for name in members for field in fields(members.get(name).Config)}
-
-
-def _methods() -> set[str]:
-    from bench.interface.registry import METHODS, method_groups
-
-    return {*METHODS, *method_groups()}
-
-
-def _datasets() -> set[str]:
-    from bench.data.datasets import DATASETS
-
-    return set(DATASETS)
 
 
 def dress(app: typer.Typer) -> None:

@@ -114,7 +114,7 @@ def fetch_each(
 @app.command()
 def verify(name: Name, quiet: Quiet = False) -> None:
     """Compare every byte of a stored data set with its manifest; move damaged files aside."""
-    from bench.data.verify import verify_stored
+    from bench.data.datasets import verify_stored
 
     with progress_display(quiet) as progress:
         compared = verify_stored(name, progress)
@@ -163,10 +163,8 @@ def progress_display(quiet: bool) -> Iterator[Progress]:
         task = bars.add_task("", total=None)
 
         def bar(what: str, done: int, total: int | None) -> None:
-            nonlocal task
             if bars.tasks[0].description != what:
-                bars.remove_task(task)
-                task = bars.add_task(what, total=total)
+                bars.reset(task, total=total, description=what)
             bars.update(task, completed=done, total=total)
 
         yield bar

@@ -13,7 +13,7 @@ import typer
 
 from bench.core.config import Reuse
 from bench.core.errors import BenchError
-from bench.core.options import Resources, words_of
+from bench.core.options import Resources, Students, words_of
 from bench.core.processes import available_cores
 from bench.core.progress import Progress, echo
 from bench.launchers.commands import run_commands
@@ -64,9 +64,10 @@ def kept(result: Result | None, reuse: Reuse) -> bool:
     return result is not None and (reuse is Reuse.ALL or (reuse is Reuse.DONE and result.failure is None))
 
 
-def choice_words(methods: str, reuse: Reuse, data: str | None) -> list[str]:
+def choice_words(students: Students, reuse: Reuse) -> list[str]:
     """Return the options by which a job chooses the same methods and results as the launcher's own command."""
-    return ["--methods", methods, "--reuse", reuse.value, *(["--data", data] if data else [])]
+    data = ["--data", students.data] if students.data else []
+    return ["--methods", students.methods, "--reuse", reuse.value, *data]
 
 
 def check_time(settings: Cluster, minutes: float) -> None:

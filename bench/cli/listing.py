@@ -12,7 +12,6 @@ from bench.core.config import field_table
 from bench.core.errors import UnknownNameError
 from bench.core.progress import echo, make_console, print_fields, print_json, print_table
 from bench.core.types import NO_PRIVACY, ROBUSTNESS, Facts
-from bench.interface.method import Method
 from bench.interface.registry import ALL, ATTACKS, METHODS, listed, method_groups
 
 Rows = list[tuple[str, ...]]
@@ -21,14 +20,13 @@ Listing = tuple[str, tuple[str, ...], Rows, list[str]]
 Page = tuple[str, str, tuple[str, ...], Rows]
 """Title, text, columns and rows."""
 LISTINGS = ("methods", "datasets", "attacks", "models")
-ATTACK_COLUMNS = ("attack", "goal", "access", "knowledge", "citation")
 
 MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 
 
 def print_listing(what: str, *, json: bool) -> None:
     """Print the listing `what`: methods by family, others as tables; raise UnknownNameError on an unknown one."""
-    found = [listing(what), *filter(None, [listed_apart(what)])]
+    found = listings(what)
     if what == "methods" and not json:
         print_fields(*methods_by_family())
         found = [("", (), [], [note for note in found[0][3] if not note.startswith("--methods")])]
@@ -48,17 +46,23 @@ def print_listed(found: Sequence[Listing], *, json: bool) -> None:
             print_fields(note)
 
 
-def listing(what: str) -> Listing:
-    """Return the listing `what`; raise UnknownNameError on an unknown one."""
+def listings(what: str) -> list[Listing]:
+    """Return the listing `what`, attacks on privacy apart from others; raise UnknownNameError on an unknown one."""
     if what == "methods":
         rows: Rows = [(name, *listed(name)[2:]) for name in METHODS.names()]
-        columns = ("method", "groups", "unit", "adjacency", "proven", "public data")
+        columns: tuple[str, ...] = ("method", "groups", "unit", "adjacency", "proven", "public data")
         groups = method_groups().items()
         notes = [f"--methods {group}: {', '.join(names)}" for group, names in groups if group != ALL]
-        return "methods", columns, rows, [*notes, f"--methods {ALL}: all of them", *_broken(METHODS.broken)]
+        notes += [f"--methods {ALL}: all of them", *_broken(METHODS.broken)]
+        return [("methods", columns, rows, notes)]
     if what == "attacks":
-        rows = [row for row in _attack_rows() if row[1] != ROBUSTNESS]
-        return "attacks on privacy", ATTACK_COLUMNS, rows, _broken(ATTACKS.broken)
+        kinds = (ATTACKS.get(name) for name in ATTACKS.names())
+        rows = [(kind.name, kind.goal, kind.access or "", kind.knowledge or "", kind.citation) for kind in kinds]
+        columns = ("attack", "goal", "access", "knowledge", "citation")
+        return [
+            ("attacks on privacy", columns, [row for row in rows if row[1] != ROBUSTNESS], _broken(ATTACKS.broken)),
+            ("robustness (not a privacy attack)", columns, [row for row in rows if row[1] == ROBUSTNESS], [NO_PRIVACY]),
+        ]
     if what == "datasets":
         from bench.data.datasets import DATASETS
 
@@ -73,7 +77,8 @@ def listing(what: str) -> Listing:
             )
             for s in sets
         ]
-        return "data sets", ("name", "classes", "shape", "records", "revision"), rows, ["`bench data list` shows more."]
+        columns = ("name", "classes", "shape", "records", "revision")
+        return [("data sets", columns, rows, ["`bench data list` shows more."])]
     if what == "models":
         from timm.models import list_models, model_entrypoint
 
@@ -83,7 +88,7 @@ def listing(what: str) -> Listing:
         made = {name: model_entrypoint(name) for name in sorted(list_models())}
         own = {name: make for name, make in made.items() if make.__module__.startswith(OWN_MODULES)}
         rows = [(name, (inspect.getdoc(make) or "").splitlines()[0]) for name, make in own.items()]
-        return "models of this project", ("name", "about"), rows, ["Any other timm model also works by name."]
+        return [("models of this project", ("name", "about"), rows, ["Any other timm model also works by name."])]
     raise UnknownNameError("listing", what, LISTINGS, "Or give a run directory.")
 
 
@@ -116,23 +121,16 @@ def _broken(broken: dict[str, str]) -> list[str]:
     return [f"plug-in failed to import: {where}: {why}" for where, why in broken.items()]
 
 
-def listed_apart(what: str) -> Listing | None:
-    """Return the second table of the listing `what` (attacks that do not measure privacy), or None."""
-    rows = [row for row in _attack_rows() if row[1] == ROBUSTNESS] if what == "attacks" else []
-    return ("robustness (not a privacy attack)", ATTACK_COLUMNS, rows, [NO_PRIVACY]) if rows else None
-
-
-def _attack_rows() -> Rows:
-    kinds = (ATTACKS.get(name) for name in ATTACKS.names())
-    return [(kind.name, kind.goal, kind.access or "", kind.knowledge or "", kind.citation) for kind in kinds]
-
-
 def print_method(what: str, *, json: bool) -> bool:
     """Print the page of a method, a name or a file; return whether `what` is one."""
     if what not in METHODS and not what.endswith(".py"):
         return False
-    page = method_page(METHODS.get(what))
-    print_settings(page[0], page, json=json)
+    method = METHODS.get(what)
+    module = sys.modules[method.__module__]
+    text = inspect.getdoc(module) or inspect.getdoc(method) or ""
+    rows: Rows = list(field_table(method, method.presets(MNIST_FACTS)))
+    page = (method.name, text, ("setting", "paper", "quick (MNIST)", "stated by"), rows)
+    print_settings(method.name, page, json=json)
     return True
 
 
@@ -147,11 +145,3 @@ def print_settings(method: str, page: Page, *, json: bool) -> None:
         fold = textwrap.TextWrapper(min(120, make_console().width), subsequent_indent=indent, break_on_hyphens=False)
         echo(fold.fill(" ".join(part.split())) + "\n" * part.endswith("\n"))
     print_table(title, columns, rows)
-
-
-def method_page(method: type[Method]) -> Page:
-    """Return name, docstring, columns and rows of a method's settings."""
-    module = sys.modules[method.__module__]
-    text = inspect.getdoc(module) or inspect.getdoc(method) or ""
-    rows: Rows = list(field_table(method, method.presets(MNIST_FACTS)))
-    return method.name, text, ("setting", "paper", "quick (MNIST)", "stated by"), rows

@@ -15,12 +15,9 @@ from typer.models import OptionInfo
 
 from bench.core.config import Reuse
 from bench.core.options import hints_of, where
-from bench.core.types import Law
 
 records = partial(typer.Option, rich_help_panel="Records")
 
-TrialsMean = Annotated[float, typer.Option(help="Mean of the secret random number of trials.")]
-LawOption = Annotated[Law, typer.Option("--law", help="Distribution of the number of trials.")]
 Out = Annotated[Path, records("--out", "-o", help="Run directory.")]
 ReuseOption = Annotated[Reuse, records("--reuse", help="Which existing records count as done.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]

@@ -47,7 +47,7 @@ def report(
 
     --missing --launcher runs these commands: all runs in one launch, then attacks and audits.
     """
-    from bench.cli.report_output import chosen_items, draw, evidence_of
+    from bench.cli.report_output import chosen_items, draw, evidence_of, fill, print_missing
 
     chosen = chosen_items(paper, figure or [], table or [], all_ or (missing_ and not (figure or table)))
     by_launcher = launch.launcher is not None or launch.cluster is not None
@@ -61,8 +61,6 @@ def report(
     if not missing_:
         draw(chosen, evidence, into, quiet=quiet or json_, json=json_)
         return
-    from bench.cli.report_missing import fill, print_missing
-
     if by_launcher:
         fill(chosen, evidence, out, launch, quiet=quiet)
     else:

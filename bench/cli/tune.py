@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.options import CREW, Json, LawOption, Out, Quiet, TrialsMean, with_options
+from bench.cli.options import CREW, Json, Out, Quiet, with_options
 from bench.cli.run import grid_of, print_board
 from bench.core.options import GridOptions, LaunchOptions, what
 from bench.core.progress import open_progress
@@ -30,8 +30,8 @@ def tune(
     space: Annotated[
         Path, what("--space", help="YAML or JSON file of candidates, for instance a list of values per setting.")
     ],
-    trials_mean: TrialsMean = 10.0,
-    law: LawOption = Law.GEOMETRIC,
+    trials_mean: Annotated[float, typer.Option(help="Mean of the secret random number of trials.")] = 10.0,
+    law: Annotated[Law, typer.Option("--law", help="Distribution of the number of trials.")] = Law.GEOMETRIC,
     score: Annotated[
         str,
         what("--score", help="Score that selects the best trial: public (public labels) or noisy (private records)."),

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Self, TypeVar, get_type_hints
 
 import typer
 
@@ -24,6 +24,7 @@ from bench.core.types import Basis, TargetAdjacency
 what = partial(typer.Option, rich_help_panel="What to run")
 where = partial(typer.Option, rich_help_panel="Where it runs")
 on_slurm = partial(typer.Option, rich_help_panel="Slurm")
+of_students = partial(typer.Option, rich_help_panel="Students")
 
 E = TypeVar("E", bound=StrEnum)
 N = TypeVar("N", int, float)
@@ -118,6 +119,32 @@ class Resources:
 
 
 ONE_CPU = Resources("cpu", workers=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Students:
+    """Students of a run directory that a command is about."""
+
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Keys of records or their prefixes, or method files; default: every student of the directory."
+        ),
+    ] = None
+    out: Annotated[Path, of_students("--out", "-o", help="Run directory of `bench run`.")] = Path("runs")
+    methods: Annotated[
+        str,
+        of_students("--methods", "-m", help="Only students of these methods, comma-separated; method files work too."),
+    ] = ""
+    data: Annotated[
+        str | None, of_students("--data", help="folder:PATH, if the students trained on your own data.")
+    ] = None
+
+    def resolved(self) -> Self:
+        """Return these students, with method files among the `keys` as `methods`."""
+        files = [key for key in self.keys or () if key.endswith(".py")]
+        keys = [key for key in self.keys or () if key not in files]
+        return replace(self, keys=keys, methods=",".join([self.methods, *files]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

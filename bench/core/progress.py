@@ -9,9 +9,10 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from bench.core.lazy_libraries import progress as rich_progress
 from bench.core.lazy_libraries import rich
@@ -134,11 +135,19 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, default=str))
 
 
-class Stage(Protocol):
-    """A running stage of known length."""
+class Stage:
+    """A running stage of known length, which calls `advanced` with each number of steps done."""
+
+    def __init__(self, advanced: Callable[[int], object]) -> None:
+        self._advanced = advanced
 
     def advance(self, steps: int = 1) -> None:
         """Mark `steps` more steps as done."""
+        self._advanced(steps)
+
+
+SILENT = Stage(lambda steps: None)
+"""A stage that shows nothing."""
 
 
 class Progress:
@@ -156,15 +165,6 @@ class Progress:
         """Show the state of other processes as (text, steps done, total steps)."""
 
 
-class _Silent:
-    def advance(self, steps: int = 1) -> None:
-        return None
-
-
-SILENT: Stage = _Silent()
-"""A stage that shows nothing."""
-
-
 class LineProgress(Progress):
     """Log the start of outermost stages, the end of each stage, and its state after 5 s and every `every` seconds."""
 
@@ -179,7 +179,7 @@ class LineProgress(Progress):
         self._depth += 1
         running = _Line(self, name, total, self._every, seconds)
         try:
-            yield running
+            yield Stage(running.advance)
         finally:
             self._depth -= 1
         self.say(f"{'  ' * self._depth}{name}: done in {time.monotonic() - running.begin:.1f} s")
@@ -197,7 +197,7 @@ class _Line:
         self._parent, self._name, self._total, self._every, self._done = parent, name, total, every, 0
         self._since: tuple[float, int] | None = None
 
-    def advance(self, steps: int = 1) -> None:
+    def advance(self, steps: int) -> None:
         self._done += steps
         now = time.monotonic()
         # Exclude the first step, which includes one-time work, from the rate.
@@ -219,7 +219,7 @@ class TreeProgress(Progress):
     def __init__(self, console: rich.console.Console) -> None:
         self._depth = 0
         self._others: dict[str, rich_progress.TaskID] = {}
-        self._bars = rich_progress.Progress(
+        self.bars = rich_progress.Progress(
             rich_progress.SpinnerColumn(),
             rich_progress.TextColumn("{task.description}", markup=False),
             rich_progress.BarColumn(bar_width=24),
@@ -231,45 +231,30 @@ class TreeProgress(Progress):
             transient=True,
         )
 
-    def __enter__(self) -> TreeProgress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
     @contextmanager
     def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
         """Open a stage; see :meth:`Progress.stage`."""
         limit = f", {seconds:.0f} s at most" if math.isfinite(seconds) else ""
-        task = self._bars.add_task("  " * self._depth + printable(name) + limit, total=max(total, 1))
+        task = self.bars.add_task("  " * self._depth + printable(name) + limit, total=max(total, 1))
         self._depth += 1
         try:
-            yield _Bar(self._bars, task)
+            yield Stage(partial(self.bars.advance, task))
         finally:
             self._depth -= 1
-            self._bars.remove_task(task)
+            self.bars.remove_task(task)
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
-        self._bars.console.print(printable(text), markup=False, emoji=False)
+        self.bars.console.print(printable(text), markup=False, emoji=False)
 
     def doing(self, rows: Sequence[tuple[str, int, int]]) -> None:
         """Show a bar for each of `rows`; see :meth:`Progress.doing`."""
         for gone in set(self._others) - {text for text, _, _ in rows}:
-            self._bars.remove_task(self._others.pop(gone))
+            self.bars.remove_task(self._others.pop(gone))
         for text, done, total in rows:
             if text not in self._others:
-                self._others[text] = self._bars.add_task("  " * self._depth + printable(text), total=max(total, 1))
-            self._bars.update(self._others[text], completed=done, total=max(total, 1))
-
-
-class _Bar:
-    def __init__(self, bars: rich_progress.Progress, task: rich_progress.TaskID) -> None:
-        self._bars, self._task = bars, task
-
-    def advance(self, steps: int = 1) -> None:
-        self._bars.advance(self._task, steps)
+                self._others[text] = self.bars.add_task("  " * self._depth + printable(text), total=max(total, 1))
+            self.bars.update(self._others[text], completed=done, total=max(total, 1))
 
 
 @contextmanager
@@ -278,7 +263,8 @@ def open_progress(*, quiet: bool = False) -> Iterator[Progress]:
     if quiet:
         yield Progress()
     elif sys.stderr.isatty():
-        with TreeProgress(make_console(stderr=True)) as tree:
+        tree = TreeProgress(make_console(stderr=True))
+        with tree.bars:
             yield tree
     else:
         yield LineProgress()

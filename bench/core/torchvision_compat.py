@@ -46,12 +46,10 @@ def allow_cpu_torchvision() -> None:
     sys.meta_path.insert(0, _Finder())
 
 
-def declare_operators() -> bool:
-    """Declare torchvision's operators unless torch is missing or the extension loads; return whether declared here."""
-    if _kept or importlib.util.find_spec("torch") is None:
-        return False
-    if _extension_loads():
-        return False
+def declare_operators() -> None:
+    """Declare torchvision's operators unless torch is missing or the extension loads."""
+    if _kept or importlib.util.find_spec("torch") is None or _extension_loads():
+        return
     untyped: Any = torch.library
     library = untyped.Library("torchvision", "DEF")
     for schema in SCHEMAS:
@@ -59,7 +57,6 @@ def declare_operators() -> bool:
         if not hasattr(torch.ops.torchvision, schema.split("(", 1)[0]):
             library.define(schema)
     _kept.append(library)
-    return True
 
 
 def _extension_loads() -> bool:

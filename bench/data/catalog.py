@@ -50,9 +50,7 @@ def from_tar(archive: str, names: tuple[str, ...], decode: Decode) -> Decode:
 
     def unpack(folder: Path) -> Mapping[str, Blocks]:
         if not all((folder / name).is_file() for name in names):
-            packed = folder / archive
-            if not packed.is_file():
-                raise FileNotFoundError(f"{folder} has no {archive}")
+            packed = formats.present(folder, archive)
             folder = folder / "unpacked"
             extract(packed, folder, lambda member: base if (base := member.rsplit("/", 1)[-1]) in names else None)
         return decode(folder)

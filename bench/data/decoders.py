@@ -28,6 +28,13 @@ Decode = Callable[[Path], Mapping[str, Blocks]]
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
+def present(folder: Path, name: str) -> Path:
+    """Return the file `name` in `folder`; raise FileNotFoundError if it is missing."""
+    if not (folder / name).is_file():
+        raise FileNotFoundError(f"{folder} has no {name}")
+    return folder / name
+
+
 def read_raw(folder: Path, name: str) -> bytes:
     """Return the bytes of `name` in `folder`, or of the unpacked `name`.gz."""
     plain = folder / name
@@ -60,15 +67,13 @@ def _arrays(
     test_images: NDArray[np.uint8],
     test_labels: NDArray[Any],
 ) -> dict[str, Blocks]:
-    for kind, images, labels in (("train", train_images, train_labels), ("test", test_images, test_labels)):
+    made: dict[str, Blocks] = {}
+    for half, images, labels in (("train", train_images, train_labels), ("test", test_images, test_labels)):
         if len(images) != len(labels):
-            raise ValueError(f"{kind}: {len(images)} images and {len(labels)} labels")
-    return {
-        "train_images": Blocks.of(train_images),
-        "train_labels": Blocks.of(np.asarray(train_labels).reshape(-1).astype(np.int64)),
-        "test_images": Blocks.of(test_images),
-        "test_labels": Blocks.of(np.asarray(test_labels).reshape(-1).astype(np.int64)),
-    }
+            raise ValueError(f"{half}: {len(images)} images and {len(labels)} labels")
+        made[f"{half}_images"] = Blocks.of(images)
+        made[f"{half}_labels"] = Blocks.of(np.asarray(labels).reshape(-1).astype(np.int64))
+    return made
 
 
 def idx(folder: Path) -> Mapping[str, Blocks]:
@@ -125,9 +130,7 @@ def svhn_mat(folder: Path) -> Mapping[str, Blocks]:
     """Decode ``train_32x32.mat`` and ``test_32x32.mat``: X (32, 32, 3, n), y with 10 for the digit 0."""
     halves: list[NDArray[Any]] = []
     for name in ("train_32x32.mat", "test_32x32.mat"):
-        path = folder / name
-        if not path.is_file():
-            raise FileNotFoundError(f"{folder} has no {name}")
+        path = present(folder, name)
         try:
             content = scipy.io.loadmat(str(path), variable_names=("X", "y"))
             pixels, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
@@ -156,9 +159,7 @@ def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
     """Return the decoder of a MedMNIST ``.npz``; with `any_finding`, a row of 0/1 findings becomes 1 if any is 1."""
 
     def decode(folder: Path) -> Mapping[str, Blocks]:
-        path = folder / file
-        if not path.is_file():
-            raise FileNotFoundError(f"{folder} has no {file}")
+        path = present(folder, file)
         halves: list[NDArray[Any]] = []
         try:
             with np.load(path, allow_pickle=False) as content:
@@ -246,9 +247,7 @@ def att_faces(folder: Path) -> Mapping[str, Blocks]:
         names = [f"s{person + 1}/{number}.pgm" for number in range(1, 11)]
         ranked = sorted(names, key=lambda name: hashlib.sha256(f"bench.data/att-faces test\0{name}".encode()).digest())
         for name in names:
-            if not (folder / name).is_file():
-                raise FileNotFoundError(f"{folder} has no {name}")
             paths, labels = halves["test" if name in ranked[:3] else "train"]
-            paths.append(folder / name)
+            paths.append(present(folder, name))
             labels.append(person)
     return _image_files(halves, (1, 112, 92))

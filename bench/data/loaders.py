@@ -123,7 +123,14 @@ class StoredLoader:
     def _fetch(self, request: LoadRequest, damage: str) -> None:
         reasons: list[str] = []
         if not self._by_hand(request, reasons) and not self._by_route(request, reasons):
-            raise BenchError(damage + self._all_failed(request, reasons))
+            spec, given = request.spec, request.root / "raw" / request.spec.store
+            tried = "".join(f"\n  - {reason}" for reason in reasons) or "\n  - it has no route of its own"
+            hands = "".join(f"\n  - {way.route.by_hand}" for way in self.ways if way.route)
+            layout = f"\n  - {self.layout}" if self.layout else ""
+            raise BenchError(
+                f"{damage}could not fetch data set {spec.name!r}. Tried:{tried}\nTo get it by hand, put the files into "
+                f"{given} and run `python -m bench data get {spec.name}`:{hands}{layout}"
+            )
         partial = request.root / "partial"
         shutil.rmtree(partial / request.spec.store, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty: others are being fetched
@@ -176,13 +183,3 @@ class StoredLoader:
         arrays = way.decode(folder)
         check(self.whole or request.spec, arrays)
         write_store(request.root, request.spec.store, arrays, label, self.pinned)
-
-    def _all_failed(self, request: LoadRequest, reasons: list[str]) -> str:
-        spec, given = request.spec, request.root / "raw" / request.spec.store
-        tried = "".join(f"\n  - {reason}" for reason in reasons) or "\n  - it has no route of its own"
-        hands = "".join(f"\n  - {way.route.by_hand}" for way in self.ways if way.route)
-        layout = f"\n  - {self.layout}" if self.layout else ""
-        return (
-            f"could not fetch data set {spec.name!r}. Tried:{tried}\nTo get it by hand, put the files into {given} and "
-            f"run `python -m bench data get {spec.name}`:{hands}{layout}"
-        )

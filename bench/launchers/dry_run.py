@@ -94,7 +94,6 @@ def forecast(
     state = states(cells, run_dir, reuse)
     times = running_times(units, run_dir)
     title_of = {unit.key: unit.title for unit in units}
-    number_of = {unit.key: number for number, unit in enumerate(units)}
     jobs = [] if settings.launcher in ("inline", "local") else jobs_of(units, times, settings)
     job_of = {unit.key: number for number, pack in enumerate(jobs, 1) for unit in pack.units}
     answered = _limits(settings, jobs)
@@ -116,7 +115,7 @@ def forecast(
     rows += [
         {**_planned(cell, state[cell.key], risk), "after": [], "seconds": None, "basis": "", "job": None}
         for cell in cells
-        if cell.key not in number_of
+        if cell.key not in title_of
     ]
     seconds = _expected(units, jobs, times, settings, limit, slots)
     unknown = sum(times[unit.key] is None for unit in units)

@@ -13,6 +13,7 @@ from bench.core.errors import BenchError
 from bench.core.options import Resources
 from bench.core.plain_files import check_unshared, read_plain
 from bench.core.printable import counted
+from bench.core.processes import available_cores
 from bench.core.progress import Progress
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
@@ -20,10 +21,15 @@ from bench.experiments.noise_salt import RANDOM, check_salt, sweep_salts
 from bench.experiments.plan import Cell, Refusal, expand, to_run
 from bench.experiments.to_risk import expand_to_risk
 from bench.interface.registry import methods_named
-from bench.launchers.dry_run import DryRun, forecast
+from bench.launchers import slurm_run
+from bench.launchers.dry_run import DryRun, forecast, jobs_of, running_times
+from bench.launchers.executors import run_by_executor
 from bench.launchers.hooks import at_end, hooked
+from bench.launchers.local import Done, run_inline, run_local, visible_devices
+from bench.launchers.manifest import Launch, Options, begin
 from bench.launchers.schedule import Unit, units_of
 from bench.launchers.settings import Cluster
+from bench.launchers.slurm_cli import check, limits
 from bench.launchers.worker import Outcome
 from bench.results.attack_record import AuditRecord
 from bench.results.record import Record
@@ -48,7 +54,7 @@ def run_grid(
     """Run the cells of `grids` that have no record yet in the run directory `out`, with the launcher of `settings`.
 
     `packed` are the cells' keys according to a bundle. Failed cells have records too. Raises :class:`BenchError` for an
-    invalid grid, before data is fetched if possible, and as :func:`bench.launchers.execute.execute` does.
+    invalid grid, before data is fetched if possible, and as :func:`execute` does.
     """
     grids = [grids] if isinstance(grids, Grid) else grids
     source, run_dir = DataSource(progress), RunDir(out)
@@ -73,8 +79,6 @@ def run_grid(
             progress.say(f"{done} of {counted(len(cells), 'cell')} {are} done already (--reuse none repeats them)")
         outcome = Outcome()
         if todo:
-            from bench.launchers.execute import execute
-
             outcome = execute(
                 units, run_dir, source, progress, settings, resources,
                 plugins=[name for grid in grids for name in grid.methods if name.endswith(".py")], detach=detach,
@@ -89,6 +93,51 @@ def run_grid(
         known |= {record.key: record for record in newer}
         records = [known[cell.key] for cell in cells if cell.key in known]
         return Ran(records, run_dir.read_audits()[0], outcome, unread)
+
+
+def execute(
+    units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, settings: Cluster,
+    resources: Resources, *, plugins: Sequence[str], detach: bool, done: Done, noise_salt: str,
+) -> Outcome:  # fmt: skip
+    """Run `units` with the launcher of `settings`, call `done` with each record, and return the outcome.
+
+    With `detach`, return after submission to Slurm. Raises :class:`BenchError` for a missing device, a refusal by
+    Slurm, or workers that cannot run.
+    """
+    on_slurm = settings.launcher == "slurm"
+    retries = settings.retries if settings.retries is not None else 10 if on_slurm else 3
+
+    def launched(cores: int) -> Launch:
+        own = replace(resources, workers=resources.workers or cores)
+        options = Options(resources=own, retries=retries, gpus=max(1, settings.gpus), noise_salt=noise_salt)
+        return begin(run_dir, settings.launcher, units, options, plugins)
+
+    if on_slurm:
+        packs = jobs_of(units, running_times(units, run_dir), settings)
+        wanted = [settings.of(name) for name in {pack.resources for pack in packs}]
+        check(wanted, run_dir.path)
+        limit = limits(wanted)
+        if detach:
+            limit.check_room(len(packs))
+        launch = launched(0)
+        started = slurm_run.start(launch, packs, settings, run_dir, progress, limit, detach=detach)
+        if detach:
+            return Outcome(left=len(units))
+        return slurm_run.wait_for(launch, packs, run_dir, progress, done, started)
+    if settings.launcher == "local":
+        devices = visible_devices(settings.gpus) if resources.device in ("auto", "cuda") else []
+        jobs = settings.jobs or len(devices) or max(1, available_cores() // resources.threads)
+        launch = launched(max(1, available_cores() // jobs))
+        return run_local(
+            launch, units, run_dir, progress, jobs=jobs, devices=devices, done=done, scratch=settings.scratch or ""
+        )
+    if settings.launcher != "inline":
+        packs = jobs_of(units, running_times(units, run_dir), settings)
+        return run_by_executor(launched(settings.cpus), packs, settings, run_dir, progress, done)
+    from bench.experiments.device import prepare_device  # imports torch
+
+    chosen = prepare_device(resources)
+    return run_inline(launched(chosen.workers), units, run_dir, source, progress, chosen, done=done)
 
 
 def forecast_grid(

@@ -56,30 +56,26 @@ class Attempts:
             raise BenchError(f"{start!r} is a prefix of {len(found)} keys: {shown}. Give more of the one you mean.")
         (self.key,) = found
         self._seen: list[Path] = []
-        self._launches: list[Launch] = []
+        self._launches: list[tuple[Launch, str]] = []
 
-    def _with_key(self) -> list[Launch]:
-        """Return the launches of the key, oldest first; rereads them only if there is a new one."""
+    def _with_key(self) -> list[tuple[Launch, str]]:
+        """Return the launches of the key with its name there, oldest first; rereads them only if there is a new one."""
         if (folders := listed(self._run_dir.launches_path)) != self._seen:
             self._seen = folders
-            self._launches = [launch for launch in launches(self._run_dir) if self.key in _names(launch)]
+            named = [(launch, _names(launch).get(self.key)) for launch in launches(self._run_dir)]
+            self._launches = [(launch, name) for launch, name in named if name is not None]
         return self._launches
 
     def all(self) -> list[Tried]:
         """Return the attempts of all launches so far, in order."""
-        every = [
-            (launch, name, one)
-            for launch in self._with_key()
-            for name in [_names(launch)[self.key]]
-            for one in attempts_of(launch.folder, name)
-        ]
+        every = [(launch, name, one) for launch, name in self._with_key() for one in attempts_of(launch.folder, name)]
         return [Tried(launch, name, number, one) for number, (launch, name, one) in enumerate(every, 1)]
 
     def chosen(self, number: int | None) -> Tried:
         """Return the attempt `number`, by default the last; raise :class:`BenchError` if there is none."""
         every = self.all()
         if not every:
-            inline = all(launch.kind == "inline" for launch in self._with_key())
+            inline = all(launch.kind == "inline" for launch, _ in self._with_key())
             why = "it ran without --launcher, and its output went to the terminal" if inline else "it has not begun"
             raise BenchError(f"{self.key} has no log: {why}.")
         if number is None:
@@ -91,7 +87,7 @@ class Attempts:
     @property
     def settled(self) -> bool:
         """Whether the last launch of the key has its result."""
-        launch = self._with_key()[-1]
+        launch, _ = self._with_key()[-1]
         entries = [entry for entry in launch.entries if entry.key == self.key]
         tasks = [task for task in launch.tasks if task.key == self.key]
         return any(settled(entry, self._run_dir) for entry in entries) or any(t.settled(self._run_dir) for t in tasks)

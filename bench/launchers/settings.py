@@ -203,13 +203,10 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
             raise UnknownNameError(f"setting in {file}", str(name), known)
     given = {name: value for name, value in flags.items() if value is not None}
     extra = values.get("extra") or {}
-    if isinstance(extra, dict):
-        given["extra"] = {**extra, **given.get("extra", {})}
-    else:  # invalid, reported below
-        given["extra"] = extra
-    values = {**values, **given}
+    if isinstance(extra, dict):  # otherwise invalid, reported below
+        extra = {**extra, **given.get("extra", {})}
     try:
-        cluster = Cluster.model_validate(values)
+        cluster = Cluster.model_validate({**values, **given, "extra": extra})
         for method in cluster.methods:
             cluster.of(method)
     except ValidationError as error:

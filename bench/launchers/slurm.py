@@ -21,6 +21,7 @@ from bench.launchers.manifest import Launch
 from bench.launchers.schedule import Order
 from bench.launchers.settings import Cluster, JobResources, More
 from bench.launchers.slurm_cli import LARGEST_ARRAY, account_of_shell, command, undisturbed
+from bench.launchers.slurm_ends import STATES
 
 
 class RefusedError(BenchError):
@@ -115,17 +116,7 @@ def job_parameters(cluster: Cluster, resources: JobResources, launch_id: str, wa
 PASSING = "temporar|try again|contact|connect|communicat|timed out|submit limit|SubmitJob"
 """Patterns in sbatch's messages of refusals that may pass: a restarting controller, or a full queue."""
 
-OVER = (
-    "BOOT_FAIL",
-    "DEADLINE",
-    "COMPLETED",
-    "CANCELLED",
-    "FAILED",
-    "TIMEOUT",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-)
+OVER = (*STATES, "FAILED")  # states of ended jobs
 
 
 def queue(launch_id: str, *, over: bool = False) -> dict[str, tuple[str, str]]:

@@ -155,12 +155,14 @@ def _launch_row(
     at_work = launch.launcher_lives
     running = sum(owner.about.get("launch") == launch.id or (at_work and key in mine) for key, owner in claims.items())
     total = len(launch.records) + len(launch.tasks)
+    kinds = Counter(["cell"] * len(launch.records) + [task.kind for task in launch.tasks])
+    what = ", ".join(counted(number, kind) for kind, number in sorted(kinds.items()))
     left = total - count.total()
     jobs, note = _jobs(launch) if launch.kind == "slurm" and left else ({}, "")
     state = "finished" if left == 0 else "at work" if at_work or jobs or running else "stopped"
     return LaunchRow(
         launch.id, launch.kind, launch.machine.partition("/")[0], state, total, count[Status.DONE],
-        count[Status.FAILED], running, left, jobs, _what(launch),
+        count[Status.FAILED], running, left, jobs, what,
         remaining(list(_progress(launch, records, claims, run_dir))) if at_work else None,
     ), note  # fmt: skip
 
@@ -184,11 +186,6 @@ def _progress(
         result = _result(task, run_dir) if task.settled(run_dir) else None
         if result is not None or not task.settled(run_dir):
             yield one((task.kind,), task.key, result.provenance if result is not None else None)
-
-
-def _what(launch: Launch) -> str:
-    kinds = Counter(["cell"] * len(launch.records) + [task.kind for task in launch.tasks])
-    return ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
 
 
 def _result(task: Task, run_dir: RunDir) -> AttackRecord | AuditRecord | None:
@@ -241,9 +238,11 @@ def cancel_all(path: Path) -> list[str]:
             write_atomic(launch.folder / CANCELLED, SIGNALLED if launch in living else b"", mode=0o600)
     # End Slurm launchers before their jobs, which they would resubmit.
     lines += _end({(x.pid, x.start): f"launcher of {x.id}" for x in living if x.kind == "slurm"})
-    for launch in found:
-        if launch.kind == "slurm":
-            lines += _cancel_jobs(launch)
+    for launch in [one for one in found if one.kind == "slurm"]:
+        if shutil.which("squeue") is None:
+            lines.append(f"{launch.id} has jobs of Slurm, which is not on this machine: cancel it on the cluster")
+        elif count := slurm.cancel(launch.id):
+            lines.append(f"cancelled {counted(count, 'job')} of {slurm.job_name(launch.id)}")
     # End launchers before workers, because launchers end their workers in order.
     lines += _end({(x.pid, x.start): f"launcher of {x.id}" for x in living if x.kind != "slurm"})
     workers = {}
@@ -254,13 +253,6 @@ def cancel_all(path: Path) -> list[str]:
             lines.append(f"{key} runs on {owner.where}, which cannot be reached from here: cancel it there")
     lines += _end(workers)
     return lines or ["nothing runs here"]
-
-
-def _cancel_jobs(launch: Launch) -> list[str]:
-    if shutil.which("squeue") is None:
-        return [f"{launch.id} has jobs of Slurm, which is not on this machine: cancel it on the cluster"]
-    count = slurm.cancel(launch.id)
-    return [f"cancelled {counted(count, 'job')} of {slurm.job_name(launch.id)}"] if count else []
 
 
 def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.options import Resources
+from bench.core.options import Resources, Students
 from bench.core.plain_files import check_run_dir
 from bench.core.progress import Progress, echo, open_progress
 from bench.experiments.data_source import DataSource
@@ -20,10 +19,7 @@ from bench.storage.interrupts import Stopped, stopping_signals
 
 
 def each_student(
-    keys: Sequence[str] | None,
-    out: Path,
-    methods: str,
-    data: str | None,
+    asked: Students,
     do: Callable[[Record, RunDir, DataSource, Progress, Resources], None],
     resources: Resources,
     quiet: bool,
@@ -34,7 +30,7 @@ def each_student(
 
     It shares the directory with other commands: `do` claims each result that it makes.
     """
-    run_dir, students = chosen_in(out, keys, methods, data)
+    run_dir, students = chosen_in(asked)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(open_progress(quiet=quiet))
         stack.enter_context(run_dir.joined())
@@ -57,15 +53,15 @@ def each_student(
     return None
 
 
-def chosen_in(out: Path, keys: Sequence[str] | None, methods: str, data: str | None) -> tuple[RunDir, list[Record]]:
-    """Return the run directory `out`, and the students that :func:`choose_students` finds in it.
+def chosen_in(asked: Students) -> tuple[RunDir, list[Record]]:
+    """Return the run directory, and the students that :func:`choose_students` finds in it.
 
-    Raises :class:`BenchError` if a student trained on a user's folder and `data` does not name it.
+    Raises :class:`BenchError` if a student trained on a user's folder and `asked` does not name it.
     """
-    run_dir = RunDir(out)
-    check_run_dir(out, keys)
-    students = choose_students(run_dir, keys, methods)
-    if data is None and (own := [record.key for record in students if record.cell.own_folder]):
+    run_dir = RunDir(asked.out)
+    check_run_dir(asked.out, asked.keys)
+    students = choose_students(run_dir, asked.keys, asked.methods)
+    if asked.data is None and (own := [record.key for record in students if record.cell.own_folder]):
         raise BenchError(
             f"{own[0]} was trained on your own data, and records never store its path. Give it as in "
             "`bench run`: --data folder:PATH; or give keys of other students."

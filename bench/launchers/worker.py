@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench.core.errors import BenchError
 from bench.core.lazy_libraries import torch
@@ -52,20 +52,27 @@ class ClaimProgress(Progress):
 
     def __init__(self, inner: Progress, held: Held) -> None:
         self._inner, self._held = inner, held
-        self._open: list[_ClaimStage] = []
+        self._open: list[dict[str, Any]] = []
         self._shown = -math.inf
 
     @contextlib.contextmanager
     def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
         """Open a stage; see :meth:`bench.core.progress.Progress.stage`."""
         with self._inner.stage(name, total, seconds) as inner:
-            self._open.append(_ClaimStage(self, inner, name, total))
+            here: dict[str, Any] = {"stage": name[:120], "done": 0, "total": total}
+            self._open.append(here)
             self.update()
             if time.monotonic() - self._shown > 1.0:  # without it, `bench status` lags by a heartbeat
                 self._held.beat()
                 self._shown = time.monotonic()
+
+            def advance(steps: int) -> None:
+                here["done"] += steps
+                inner.advance(steps)
+                self.update()
+
             try:
-                yield self._open[-1]
+                yield Stage(advance)
             finally:
                 self._open.pop()
                 self.update()
@@ -73,26 +80,11 @@ class ClaimProgress(Progress):
     def update(self) -> None:
         """Put the innermost stage into the claim, which the next beat writes."""
         if self._open:
-            now = self._open[-1]
-            self._held.tell(stage=now.name[:120], done=now.done, total=now.total)
+            self._held.tell(**self._open[-1])
 
     def say(self, text: str) -> None:
         """Print a permanent line."""
         self._inner.say(text)
-
-
-@dataclass(slots=True)
-class _ClaimStage:
-    parent: ClaimProgress
-    inner: Stage
-    name: str
-    total: int
-    done: int = 0
-
-    def advance(self, steps: int = 1) -> None:
-        self.done += steps
-        self.inner.advance(steps)
-        self.parent.update()
 
 
 def settled(unit: Unit | Entry, run_dir: RunDir, recorded: Collection[str] | None = None) -> bool:
@@ -244,20 +236,16 @@ def run_unit(
         return record_failure(unit.cell, run_dir, error)
     if not lost:  # a lost shard needs no record: the cell that needs it gets one
         inner = ClaimProgress(progress, held)
-        resources = replace(resources, devices=_devices(resources.device, launch.options.gpus))
+        gpus: tuple[str, ...] = ()
+        if launch.options.gpus > 1 and resources.device == "cuda":
+            gpus = tuple(f"cuda:{number}" for number in range(min(launch.options.gpus, torch.cuda.device_count())))
+        resources = replace(resources, devices=gpus)
         with inner.stage(unit.title, 1):
             if unit.shard is None:
                 return run_cell(unit.cell, run_dir, source, inner, resources, noise_salt=launch.options.noise_salt)
             make_shard(unit.cell, unit.shard, run_dir, source, inner, resources)
     write_atomic(_mark(launch, unit), b"")
     return None
-
-
-def _devices(device: str, gpus: int) -> tuple[str, ...]:
-    """Return the GPUs of a multi-GPU cell, otherwise ()."""
-    if gpus < 2 or device != "cuda":
-        return ()
-    return tuple(f"cuda:{number}" for number in range(min(gpus, torch.cuda.device_count())))
 
 
 def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, once: bool = False) -> None:

@@ -36,7 +36,7 @@ class TwoPartNet(nn.Module):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits (n, num_classes) of `features`, or with `pre_logits` the input of the last layer."""
-        return features if pre_logits else self.head(features)
+        return features if pre_logits else self.get_classifier()(features)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (n, channels, height, width) in [0, 1] to logits (n, num_classes)."""

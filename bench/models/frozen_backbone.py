@@ -11,18 +11,18 @@ import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import timm
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
+from bench.models.build import build
 from bench.models.feature_net import FixedMap, OnFixedMap, Size, height_width
 from bench.models.gaussian_nb import GaussianHead
 from bench.models.layers import Normalise
 from bench.models.pretrained import load_backbone, weights_by_digest
-from bench.models.registration import model_options, register_own
+from bench.models.registration import register_own
 
 VERSION = 1
 """Increment when the same backbone would give different features."""
@@ -77,7 +77,10 @@ class FrozenBackbone(FixedMap):
         self.net: nn.Module = net.eval().requires_grad_(False)
         # 1.3 times faster on a CPU; a net without convolutions keeps its layout.
         self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.num_features = _width(spec, self.net)
+        width = getattr(self.net, "num_features", None)
+        if not isinstance(width, int) or width < 1:
+            raise BenchError(f"{spec.name} does not state its number of features: use a timm model.")
+        self.num_features = int(getattr(self.net, "head_hidden_size", None) or width)
         self.carried = spec.carried
 
     def identity(self) -> dict[str, Any]:
@@ -113,23 +116,11 @@ def prepared(images: Tensor, spec: BackboneSpec) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def _width(spec: BackboneSpec, net: nn.Module) -> int:
-    width = getattr(net, "num_features", None)
-    if not isinstance(width, int) or width < 1:
-        raise BenchError(f"{spec.name} does not state its number of features: use a timm model.")
-    return int(getattr(net, "head_hidden_size", None) or width)
-
-
-def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
-    """Return timm's untrained model without classifier; raise UnknownNameError, or BenchError if images do not fit."""
-    return timm.create_model(name, **model_options(name, 0, in_chans, size))
-
-
 def random_backbone(name: str, in_chans: int, size: int, shape: tuple[int, int, int], seed: int) -> FrozenBackbone:
     """Return an untrained backbone for controls and tests, from the public `seed`; `size` 0 keeps images of `shape`."""
     pixels = height_width(size or shape[1:])
     with seeded(torch.Generator().manual_seed(seed)):
-        net = headless(name, in_chans, pixels)
+        net = build(name, 0, in_chans, pixels)
     normalised = any(isinstance(layer, Normalise) for layer in net.modules())
     half = () if normalised or in_chans not in (1, 3) else (0.5,) * in_chans
     source = f"drawn at random, seed {seed}" if net.state_dict() else "none: the net has no weights"
@@ -197,7 +188,7 @@ def frozen_transfer(
         )
     spec = spec_from(backbone)
     if spec.carried:
-        frozen = FrozenBackbone(spec, headless(spec.name, spec.in_chans, height_width(spec.size or img_size)))
+        frozen = FrozenBackbone(spec, build(spec.name, 0, spec.in_chans, height_width(spec.size or img_size)))
     else:
         frozen = FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
     return FrozenTransfer(frozen, make_head(head, frozen.num_features, hidden, num_classes), num_classes)

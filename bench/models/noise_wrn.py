@@ -130,10 +130,6 @@ class NoiseWRN(TwoPartNet):
         features: Tensor = self.white(self.quarters(images))
         return features
 
-    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return the logits of `features`, or `features` themselves with `pre_logits`."""
-        return features if pre_logits else self.fc(features)
-
     def get_classifier(self) -> nn.Module:
         """Return the last layer, as timm's models do."""
         return self.fc

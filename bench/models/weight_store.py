@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -21,6 +20,7 @@ from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
 from bench.core.rows import json_object
 from bench.storage.array_store import data_root, storage_errors
+from bench.storage.download import file_digest
 from bench.storage.files import write_atomic
 
 State = dict[str, Tensor]
@@ -59,8 +59,7 @@ def file_sha256(path: Path, *, anew: bool = False) -> str:
     status = path.stat()
     key = (str(path), status.st_size, status.st_mtime_ns)
     if anew or key not in _digests:
-        with path.open("rb") as handle:
-            _digests[key] = hashlib.file_digest(handle, "sha256").hexdigest()
+        _digests[key] = file_digest(path, "sha256")
     return _digests[key]
 
 
@@ -83,8 +82,7 @@ def is_whole(found: PublicWeights, *, anew: bool = False) -> bool:
 
 def known_weights() -> list[PublicWeights]:
     """List the weights of all manifests, sorted by file name, without reading the weights themselves."""
-    found = [read_manifest(path) for path in sorted(folder().glob("*.json"))]
-    return [weights for weights in found if weights is not None]
+    return [found for path in sorted(folder().glob("*.json")) if (found := read_manifest(path)) is not None]
 
 
 def set_aside(found: PublicWeights) -> Path:

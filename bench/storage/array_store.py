@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -165,7 +165,8 @@ def write_store(
 def put_in_place(root: Path, store: str, staging: Path, manifest: Mapping[str, Any]) -> None:
     """Write and flush the `manifest` of the folder `staging`, on the same disk, then rename the folder to `store`."""
     with (staging / "manifest.json").open("wb") as handle:
-        _write(handle, (json.dumps(manifest, indent=1) + "\n").encode())
+        handle.write((json.dumps(manifest, indent=1) + "\n").encode())
+        handle.flush()
         os.fsync(handle.fileno())
     old = root / f".{store}.old"
     shutil.rmtree(old, ignore_errors=True)
@@ -178,11 +179,6 @@ def put_in_place(root: Path, store: str, staging: Path, manifest: Mapping[str, A
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _write(handle: BinaryIO, data: bytes | memoryview) -> None:
-    handle.write(data)
-    handle.flush()
-
-
 def _write_array(path: Path, blocks: Blocks) -> dict[str, Any]:
     digest, rows = hashlib.sha256(), 0
     header = {"descr": DTYPES[blocks.dtype], "fortran_order": False, "shape": tuple(int(n) for n in blocks.shape)}
@@ -193,10 +189,11 @@ def _write_array(path: Path, blocks: Blocks) -> dict[str, Any]:
                 raise ValueError(f"{path.stem}: a piece {piece.dtype} {piece.shape} of {blocks.dtype} {blocks.shape}")
             raw = np.ascontiguousarray(piece, dtype=DTYPES[blocks.dtype]).reshape(-1).view(np.uint8).data
             digest.update(raw)
-            _write(handle, raw)
+            handle.write(raw)
             rows += len(piece)
         if rows != blocks.shape[0]:
             raise ValueError(f"{path.stem}: {rows} rows arrived, but {blocks.shape[0]} were announced")
+        handle.flush()
         os.fsync(handle.fileno())
     return {
         "file": path.name,

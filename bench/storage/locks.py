@@ -197,20 +197,15 @@ def take(path: Path, **about: Any) -> Held | None:
             if before is not None and not before.here and not _silent(path, before):
                 break
             _seen.pop(path, None)
-            held = Held(path, descriptor, _attempts(before, about), dict(about))
+            launch, attempts = str(about.get("launch", "")), {} if before is None else dict(before.attempts)
+            attempts[launch] = attempts.get(launch, 0) + 1
+            held = Held(path, descriptor, attempts, dict(about))
             descriptor = -1
             return held
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
     return None
-
-
-def _attempts(before: Owner | None, about: Mapping[str, Any]) -> dict[str, int]:
-    """Return `before`'s attempts plus one for this launch; a new launch counts from 1."""
-    launch = str(about.get("launch", ""))
-    known = {} if before is None else dict(before.attempts)
-    return {**known, launch: known.get(launch, 0) + 1}
 
 
 def look(path: Path) -> Owner | None:
@@ -279,11 +274,9 @@ def without_locks(folder: Path, error: OSError) -> BenchError:
 
 def _same_file(descriptor: int, path: Path) -> bool:
     try:
-        there = os.stat(path)
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
         return False
-    mine = os.fstat(descriptor)
-    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _content(descriptor: int) -> bytes:

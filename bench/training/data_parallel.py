@@ -27,49 +27,12 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 from bench.core.errors import BenchError
 from bench.core.precision import Precision, arithmetic, check_precision
 from bench.core.progress import SILENT, Stage
-from bench.training.loop import FitSettings, fit
+from bench.training.loop import FitSettings, Share, fit
 from bench.training.processes import start_worker
 
 PATIENCE = timedelta(minutes=10)  # Timeout of an exchange between the processes.
 GENERATOR = "generator"
 STATE = "state/"
-
-
-class Share:
-    """Part `rank` (from 0) of every batch, for one of the `processes` that train copies of one net."""
-
-    def __init__(self, rank: int, processes: int) -> None:
-        self.rank, self.processes = rank, processes
-        self._weight = 1.0
-
-    def mine(self, rows: Tensor) -> Tensor:
-        """Return this process's rows of a batch; with fewer rows than processes, some get a row of weight 0."""
-        own = rows.tensor_split(self.processes)[self.rank]
-        self._weight = len(own) / len(rows)
-        return own if len(own) else rows[:1]
-
-    def weighed(self, loss: Tensor) -> Tensor:
-        """Return the mean `loss` of the rows, weighted by their share of the batch."""
-        return loss * self._weight
-
-    def add_up(self, model: nn.Module) -> None:
-        """Replace the gradients of `model` by their sums over the processes, in one exchange."""
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        every = torch.cat([gradient.flatten() for gradient in gradients])
-        distributed.all_reduce(every)
-        for gradient, total in zip(gradients, torch.split(every, [g.numel() for g in gradients]), strict=True):
-            gradient.copy_(total.view_as(gradient))
-
-    def reseed(self) -> None:
-        """Make the random layers draw different numbers in each process."""
-        torch.manual_seed(torch.initial_seed() + self.rank)
-
-    def average_statistics(self, model: nn.Module) -> None:
-        """Replace the running statistics of `model` by their means over the processes."""
-        for buffer in model.buffers():
-            if buffer.is_floating_point():
-                distributed.all_reduce(buffer)
-                buffer.div_(self.processes)
 
 
 def fit_on_devices(
@@ -151,6 +114,10 @@ def _train_share(
     model, images, labels, settings, stream = torch.load(io.BytesIO(payload), weights_only=False)
     generator = torch.Generator().set_state(stream)
     share = Share(rank, len(devices))
+
+    def count(more: int) -> None:
+        steps.value += more
+
     if device.type == "cuda":
         torch.cuda.set_device(device)
     elif sys.platform.startswith("linux"):
@@ -163,7 +130,7 @@ def _train_share(
         with arithmetic(precision, device):
             fit(
                 model, images, labels, settings, generator, device=device, bf16=precision == "bf16",
-                must_converge=must_converge, stage=_Counting(steps) if rank == 0 else SILENT, share=share,
+                must_converge=must_converge, stage=Stage(count) if rank == 0 else SILENT, share=share,
             )  # fmt: skip
         share.average_statistics(model)
         if rank == 0:
@@ -176,11 +143,3 @@ def _train_share(
         Path(folder, f"{rank}.error").write_text(text)
         raise
     distributed.destroy_process_group()
-
-
-class _Counting:
-    def __init__(self, steps: Any) -> None:
-        self._steps = steps
-
-    def advance(self, steps: int = 1) -> None:
-        self._steps.value += steps

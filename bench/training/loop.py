@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, Self
+from typing import Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
@@ -92,20 +92,41 @@ class FitSettings:
         return self.lr
 
 
-class BatchShare(Protocol):
-    """One process's part of every batch; see :class:`bench.training.data_parallel.Share`."""
+class Share:
+    """Part `rank` (from 0) of every batch, for one of the `processes` that train copies of one net."""
 
-    def reseed(self) -> None:
-        """Give this process its own random numbers."""
+    def __init__(self, rank: int, processes: int) -> None:
+        self.rank, self.processes = rank, processes
+        self._weight = 1.0
 
-    def mine(self, batch: Tensor) -> Tensor:
-        """Return this process's rows of `batch`."""
+    def mine(self, rows: Tensor) -> Tensor:
+        """Return this process's rows of a batch; with fewer rows than processes, some get a row of weight 0."""
+        own = rows.tensor_split(self.processes)[self.rank]
+        self._weight = len(own) / len(rows)
+        return own if len(own) else rows[:1]
 
     def weighed(self, loss: Tensor) -> Tensor:
         """Return the mean `loss` of the rows, weighted by their share of the batch."""
+        return loss * self._weight
 
     def add_up(self, model: nn.Module) -> None:
-        """Sum the gradients of all processes."""
+        """Replace the gradients of `model` by their sums over the processes, in one exchange."""
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        every = torch.cat([gradient.flatten() for gradient in gradients])
+        distributed.all_reduce(every)
+        for gradient, total in zip(gradients, torch.split(every, [g.numel() for g in gradients]), strict=True):
+            gradient.copy_(total.view_as(gradient))
+
+    def reseed(self) -> None:
+        """Make the random layers draw different numbers in each process."""
+        torch.manual_seed(torch.initial_seed() + self.rank)
+
+    def average_statistics(self, model: nn.Module) -> None:
+        """Replace the running statistics of `model` by their means over the processes."""
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                distributed.all_reduce(buffer)
+                buffer.div_(self.processes)
 
 
 def fit(
@@ -122,7 +143,7 @@ def fit(
     stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
     watched: Tensor | None = None,
-    share: BatchShare | None = None,
+    share: Share | None = None,
     stop: Callable[[int], bool] | None = None,
     loss_of: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> nn.Module:

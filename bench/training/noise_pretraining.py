@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.core.progress import echo
 from bench.data.random_scenes import Scenes
 from bench.models.noise_wrn import MEAN, SIDE, STD, WIDTHS, NoiseWRN
 from bench.models.weight_packages import SCALE, unpacked
@@ -30,11 +30,6 @@ from bench.storage.files import write_atomic
 
 LEARNING_RATE = 0.12 / 256  # per image of a batch
 RIDGE = 0.1  # as for the public covariance of dp-fc
-
-
-def say(text: str) -> None:
-    """Write a line of progress."""
-    sys.stderr.write(f"{text}\n")
 
 
 class Projected(nn.Module):
@@ -119,7 +114,7 @@ def pretrain(
     """Pretrain for `seconds` on that many `images`; write the weights every minute, and at the end with whitening."""
     begin = time.monotonic()
     pool = torch.cat(list(Scenes(device, seed).batches(images)))
-    say(f"{len(pool)} images in {time.monotonic() - begin:.0f} s")
+    echo(f"{len(pool)} images in {time.monotonic() - begin:.0f} s", err=True)
     torch.manual_seed(seed)
     net = Projected(NoiseWRN()).to(device)
     for weight in net.parameters():
@@ -152,11 +147,11 @@ def pretrain(
             torch.cuda.synchronize()  # so that the clock includes the queued work
         if step % 500 == 0:
             mean, pace = float(torch.stack(losses[-500:]).mean()), step / (time.monotonic() - start)
-            say(f"{passed:4.0%}: step {step}, loss {mean:.4f}, {pace:.1f} steps a second")
+            echo(f"{passed:4.0%}: step {step}, loss {mean:.4f}, {pace:.1f} steps a second", err=True)
         if time.monotonic() - kept > 60:
             keep(net.net, into)
             kept = time.monotonic()
-    say(f"{step} steps of {batch} images in {time.monotonic() - begin:.0f} s")
+    echo(f"{step} steps of {batch} images in {time.monotonic() - begin:.0f} s", err=True)
     finish(net.net, into, device, seed + 1)
 
 

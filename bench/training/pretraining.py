@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-import timm
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 from bench.core.seeds import Streams, seeded
 from bench.core.types import Facts
 from bench.data.spec import Records
-from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
-from bench.models.registration import model_options
+from bench.models.build import build
+from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, prepared, state_digest
 from bench.storage.cache import Arrays
 from bench.training.context import Context
 from bench.training.loop import FitSettings, fit
@@ -91,17 +90,17 @@ def train_source(
     def make() -> Arrays:
         streams = Streams(0, f"source/{source}/")
         with seeded(streams.torch("weights")):
-            net: nn.Module = timm.create_model(name, **model_options(name, classes, channels, pixels))
+            net = build(name, classes, channels, pixels)
         steps = settings.total_steps(len(images))
         with context.stage("source", depends, steps, f"backbone on {source}") as (checkpoint, stage):
             fit(
                 _Prepared(net, blank), cast(Tensor, images), labels, settings, streams.torch("order"),
                 device=context.device, bf16=bf16, stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
-        wanted = set(headless(name, channels, pixels).state_dict())
+        wanted = set(build(name, 0, channels, pixels).state_dict())
         return {key: value.cpu().numpy() for key, value in net.state_dict().items() if key in wanted}
 
     arrays = context.cache.get("source", depends, make)
-    net = headless(name, channels, pixels)
+    net = build(name, 0, channels, pixels)
     net.load_state_dict({key: torch.from_numpy(value.copy()) for key, value in arrays.items()})
     return FrozenBackbone(replace(blank, sha256=state_digest(net)), net)

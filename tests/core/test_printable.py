@@ -56,7 +56,8 @@ def test_tables_and_lines_print_data_as_it_is(capsys: pytest.CaptureFixture[str]
 def test_the_display_of_a_terminal_prints_data_as_it_is() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=200, color_system=None)
-    with TreeProgress(console) as tree, tree.stage(ESC, 1):
+    tree = TreeProgress(console)
+    with tree.bars, tree.stage(ESC, 1):
         tree.say(ESC + ":smile:")
         tree.doing([(ESC, 0, 1)])
     assert file.getvalue().count(SEEN) >= 3

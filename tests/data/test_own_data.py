@@ -18,10 +18,9 @@ from torch.utils.data import Dataset, TensorDataset
 import bench
 from bench.core.errors import BenchError
 from bench.core.progress import LineProgress
-from bench.data.datasets import get_dataset, load
+from bench.data.datasets import get_dataset, load, verify_stored
 from bench.data.own_name import parse, stated_after
 from bench.data.spec import Loaded
-from bench.data.verify import verify_stored
 from bench.experiments.data_source import DataSource
 from helpers.data import put_image
 

@@ -20,13 +20,13 @@ from bench.evaluation.audit.options import AuditOptions
 from bench.experiments.noise_salt import check_salt, salt_of, sweep_salts
 from bench.experiments.run import record_failure, run_cell
 from bench.interface.registry import METHODS
+from bench.models.build import make_student
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.publishing.reproduce import command_of
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from bench.storage.interrupts import Stopped
 from bench.training.context import Context
-from bench.training.student import make_student
 from helpers.commands import bench
 from helpers.data import image_folder
 from helpers.one_teacher import OneTeacher, one_cell

@@ -20,11 +20,11 @@ from bench.evaluation.audit.canary_runs import train_shadow_run
 from bench.evaluation.check.noninterference import check_method
 from bench.experiments.release import load_released
 from bench.experiments.run import make_shard, run_cell
+from bench.models.build import make_student
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import predict
-from bench.training.student import make_student
 from helpers.one_teacher import OneTeacher, one_cell
 
 drawn: list[float] = []

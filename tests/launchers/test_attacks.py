@@ -14,7 +14,7 @@ import pytest
 
 from bench.cli.attack_jobs import Attacks
 from bench.core.config import Reuse
-from bench.core.options import ONE_CPU
+from bench.core.options import ONE_CPU, Students
 from bench.evaluation.attack.workplace import AttackOptions
 from bench.launchers.status import overview
 from bench.results.attack_record import AttackRecord
@@ -87,10 +87,8 @@ def test_attacks_join_the_directory_and_leave_out_what_another_process_makes(out
 
 def test_settings_of_one_attack_do_not_reach_the_jobs_of_another(tmp_path: Path) -> None:
     given = ("robustness.records=20", "restarts=2")
-    asked = Attacks(
-        keys=(), out=tmp_path, methods="", data=None, attacks="mi-face,robustness,label-gap",
-        options=AttackOptions(overrides=given), reuse=Reuse.DONE, resources=ONE_CPU, quiet=True,
-    )  # fmt: skip
+    names = "mi-face,robustness,label-gap"
+    asked = Attacks(Students(out=tmp_path), names, AttackOptions(overrides=given), Reuse.DONE, ONE_CPU, True)
     for name, mine in (("robustness", given[:1]), ("mi-face", given[1:]), ("label-gap", ())):
         words = asked.words([name], Reuse.DONE)
         assert tuple(words[n + 1] for n, word in enumerate(words) if word == "--set") == mine

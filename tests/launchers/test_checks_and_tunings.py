@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.check_jobs import Checks
+from bench.cli.check_runs import Checks
 from bench.evaluation.check.noninterference import Check, CheckVerdict
 from bench.experiments.calibration_cache import program_digest
 from bench.interface.registry import METHODS

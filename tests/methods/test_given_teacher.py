@@ -27,6 +27,7 @@ from bench.interface.registry import METHODS
 from bench.launchers.bundle import pack
 from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.shared.teachers import train_ensemble
+from bench.models.build import make_student
 from bench.models.given_teacher import load_given, pin
 from bench.publishing.reproduce import public_dataset
 from bench.publishing.validate import vet_record
@@ -34,7 +35,6 @@ from bench.results.run_dir import RunDir
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import predict
-from bench.training.student import make_student
 from helpers.ledgers import seeded_ledger
 from helpers.small_sets import SMALL, private_pair, public_set
 

@@ -17,12 +17,11 @@ from bench.data.splits import partition
 from bench.experiments.release import load_released, save_released
 from bench.methods.pate import naive_bayes as nb
 from bench.methods.shared.source_parts import source_part
-from bench.models.build import build, features_and_logits
+from bench.models.build import build, features_and_logits, make_student
 from bench.models.gaussian_nb import NEVER, GaussianHead, set_gaussians
 from bench.models.registration import model_options
 from bench.models.text_nets import set_words
 from bench.training.loop import FitSettings, accuracy, fit, predict
-from bench.training.student import make_student
 from helpers.sentences import WORDS, counted, sentences
 
 numbers = hnp.arrays(np.uint8, st.tuples(st.integers(0, 6), st.just(2), st.just(1), st.integers(1, 5)),

@@ -22,7 +22,7 @@ from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
 from bench.methods.pate.head_training import HeadTraining
 from bench.methods.pate.trpate import TrPATE, TrPATEConfig
-from bench.models.frozen_backbone import headless
+from bench.models.build import build
 from bench.models.weight_packages import PACKAGES
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.events import LNMax
@@ -93,7 +93,7 @@ def test_packages_are_pinned_in_the_config() -> None:
 def test_a_file_is_known_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record names neither folder nor machine, and the file is found again by its digest alone."""
     monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
-    save_file(headless("test_resnet", 3, (32, 32)).state_dict(), tmp_path / "own.safetensors")
+    save_file(build("test_resnet", 0, 3, (32, 32)).state_dict(), tmp_path / "own.safetensors")
     config = TrPATEConfig(backbone="test_resnet", weights=f"file:{tmp_path / 'own.safetensors'}", image_size=32)
     calibrated = TrPATE(config, CIFAR).calibrate(Budget(10, 1e-5))
     assert calibrated.weights == "file:own.safetensors"
@@ -321,7 +321,7 @@ def test_rows_do_not_misstate_the_source() -> None:
 
 def test_a_path_with_its_digest_leaves_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
-    save_file(headless("test_resnet", 3, (32, 32)).state_dict(), tmp_path / "own.safetensors")
+    save_file(build("test_resnet", 0, 3, (32, 32)).state_dict(), tmp_path / "own.safetensors")
     path = f"file:{tmp_path / 'own.safetensors'}"
     config = TrPATEConfig(backbone="test_resnet", weights=path, image_size=32)
     digest = TrPATE(config, CIFAR).calibrate(Budget(10, 1e-5)).weights_sha256

@@ -96,7 +96,7 @@ def test_a_package_is_fetched_once_and_loads(package, root, net):
     assert any("tiny" in what for what in told)
     assert not (root / "partial").exists()
     package.unlink()
-    assert find_weights(TINY, fetch=False) == found == weights_by_digest(TINY, found.sha256.upper())
+    assert find_weights(TINY) == found == weights_by_digest(TINY, found.sha256.upper())
     before = torch.get_rng_state()
     model = load_backbone(found)
     assert torch.equal(before, torch.get_rng_state())
@@ -110,11 +110,6 @@ def test_the_digest_asked_for_must_be_the_one_found(package):
     assert find_weights(TINY, "package", found.sha256) == found
     with pytest.raises(BenchError, match=rf"{found.sha256}.*{'ab' * 32}"):
         find_weights(TINY, sha256="ab" * 32)
-
-
-def test_nothing_is_fetched_where_that_is_not_allowed(package):
-    with pytest.raises(BenchError, match=r"not here.*bench weights get test_resnet"):
-        find_weights(TINY, fetch=False)
 
 
 def test_a_registry_that_is_away_says_how_to_do_it_by_hand(package, root):
@@ -150,8 +145,6 @@ def test_a_damaged_file_is_set_aside_and_fetched_anew(package, root):
         load_backbone(found)
     with pytest.raises(BenchError, match=r"damaged, or another file.*weights get"):
         weights_by_digest(TINY, found.sha256)
-    with pytest.raises(BenchError, match="is damaged"):
-        find_weights(TINY, fetch=False)
     assert find_weights(TINY) == found
     assert found.path.read_bytes() == whole
     assert (root / "test_resnet-package.safetensors.damaged").read_bytes().endswith(b"oops")
@@ -303,7 +296,7 @@ def test_hub(answering, root, net):
     assert found.source == "timm hub timm/test_resnet.r160_in1k"
     assert found.path == root / "test_resnet.r160_in1k-hub.safetensors"
     assert same_features(load_backbone(found), net)
-    assert weights_by_digest(f"{TINY}.r160_in1k", found.sha256) == found == find_weights(found.backbone, fetch=False)
+    assert weights_by_digest(f"{TINY}.r160_in1k", found.sha256) == found == find_weights(found.backbone)
 
 
 def test_a_hub_that_does_not_answer_is_not_asked_again(monkeypatch, root):

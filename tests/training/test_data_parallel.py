@@ -25,10 +25,10 @@ from bench.methods.distillation.dpsd import DPSDConfig
 from bench.models.build import build
 from bench.storage.cache import Cache
 from bench.training.context import Context
-from bench.training.data_parallel import Share, fit_on_devices
+from bench.training.data_parallel import fit_on_devices
 from bench.training.early_stopping import Settle
 from bench.training.ensemble import train_teachers
-from bench.training.loop import FitSettings, fit
+from bench.training.loop import FitSettings, Share, fit
 from bench.training.teacher import TeacherTask
 from helpers.paths import ROOT
 

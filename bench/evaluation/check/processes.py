@@ -38,7 +38,6 @@ def fresh_processes() -> Any:
                 tempfile.tempdir = before
     if "forkserver" in methods:  # imports happen once, so that processes start in a fraction of a second
         ours = ["evaluation.check.check_runs", "experiments.device", "models.build", "training.features"]
-        ours += ["training.loop", "training.student"]
         others = ["opacus", "timm", "sklearn", "scipy.stats"]
         context.set_forkserver_preload([*(f"bench.{name}" for name in ours), *others, *OWN_NETS])
     return context

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli import report_missing
+from bench.cli import report_output
 from bench.core.config import Grid
 from bench.core.errors import BenchError
 from bench.core.options import GridOptions
@@ -111,7 +111,7 @@ def test_a_launcher_gets_the_grids_of_the_printed_commands(
         return subprocess.CompletedProcess(words, 0)
 
     monkeypatch.setattr(grid, "run_grid", run)
-    monkeypatch.setattr(report_missing.subprocess, "run", command)
+    monkeypatch.setattr(report_output.subprocess, "run", command)
     words = ["--paper", "pate", str(runs), "--missing"]
     listed = json.loads(bench(*words, "--json").stdout)["missing"]
     printed = {line for one in listed if one["reason"] != "no data" for line in one["commands"]}
