@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from bench.core.config import Grid, Preset
-from bench.core.confinement import is_confinable
+from bench.core.config import Grid
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import AuditKind, PublicKind
@@ -18,7 +15,6 @@ from bench.data.datasets import DATASETS
 from bench.evaluation.audit.audit import audit_student
 from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.check.noninterference import CheckVerdict, check_method
-from bench.evaluation.check.row_replay import Stated, check_row
 from bench.evaluation.check.trials import SEEDS, random_seeds
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
@@ -262,59 +258,6 @@ def test_more_honest_twins_pass(honest: type[Method]) -> None:
 def test_random_seeds_wake_what_sleeps_at_known_ones() -> None:
     assert check_method(triggers.LateSeeds, seeds=SEEDS).ok
     assert "differ in the released sums" in check_method(triggers.LateSeeds, seeds=random_seeds()).reason
-
-
-@pytest.mark.parametrize(
-    ("cheat", "preset", "salts"),
-    [(triggers.PaperOnly, "paper", 1), pytest.param(triggers.NoiseBits, "tiny", 100, marks=pytest.mark.slow)],
-    ids=["paper's preset", "noise bits"],
-)
-def test_publish_replays_a_row_s_own_run(
-    cheat: type[Method], preset: str, salts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With its preset and its noise, here one that wakes the cheat."""
-    assert cheat is triggers.NoiseBits or check_method(cheat, seeds=[3]).ok
-    monkeypatch.setitem(METHODS.members, cheat.name, cheat)
-    source = DataSource(Progress())
-    (cell,) = expand(Grid((cheat.name,), ("digits",), (1.0,), preset=Preset(preset)), source.describe)
-    checks = (check_row(cell, f"salt {number}") for number in range(salts))
-    assert any("differ in the released sums" in check.reason for check in checks)
-
-
-@pytest.mark.parametrize(
-    ("cheat", "why"),
-    [
-        pytest.param(
-            reaches.ReadsNatively,
-            "it trains another student than its record's",
-            marks=pytest.mark.skipif(not is_confinable(), reason="this kernel has no Landlock"),
-        ),
-        (after_the_charge.RewritesUnwatched, "its ledger charges for other events than its record states"),
-        pytest.param(
-            after_the_charge.CorrectsUnwatched, "its student reaches .* and its record states", marks=pytest.mark.slow
-        ),
-        pytest.param(after_the_charge.Watchful, "", marks=pytest.mark.slow),
-    ],
-    ids=["student", "events", "accuracy", "honest"],
-)
-def test_publish_compares_the_replay_with_the_record(
-    cheat: type[Method], why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """The replay, which is watched and confined, trains another student, or its accuracy or events differ."""
-    request.addfinalizer(lambda: reaches.ReadsNatively.file.unlink())
-    reaches.ReadsNatively.file.write_bytes(np.float32(0.5).tobytes())
-    monkeypatch.setitem(METHODS.members, cheat.name, cheat)
-    source = DataSource(Progress())
-    (cell,) = expand(Grid((cheat.name,), ("digits",), (1.0,), preset=Preset.TINY), source.describe)
-    prepare_device()
-    record = run_cell(cell, RunDir(tmp_path).create(), source, Progress())
-    assert record.student is not None
-    assert record.utility is not None
-    assert record.privacy is not None
-    stated = Stated(record.student.sha256, record.utility.accuracy, record.privacy.events)
-    check = check_row(cell, record.noise_salt, stated)
-    assert check.ok is (why == "")
-    assert re.search(why, check.reason)
 
 
 def assert_passes(method: type[Method], walks: float = 1.0) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.interface import Facts
-from cheats.honest import Given
+from bench.interface import Facts, Ledger
+from cheats.honest import Given, Honest
 from cheats.thresholds import HonestMeans
 
 
@@ -77,3 +77,32 @@ class PaperOnly(Trigger):
 
     def awake(self, given: Given, noise: np.ndarray) -> bool:
         return given.config.steps == 31
+
+
+class SearchedNoise(Honest):
+    """Awake in one run of 256. The author searches for a salt that wakes it, which takes no run."""
+
+    name = "cheat-searched-noise"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        values = np.eye(votes.shape[1])[votes.argmax(1)] * (1e3 if self.wakes(self.noise(given.ledger)) else 0.0)
+        return given.ledger.gaussian(values, sensitivity=1.0, noise_multiplier=5.0).argmax(1)
+
+    @staticmethod
+    def noise(ledger: Ledger) -> np.ndarray:
+        return ledger.gaussian(np.zeros(8), sensitivity=1.0, noise_multiplier=5.0)
+
+    @staticmethod
+    def wakes(noise: np.ndarray) -> bool:
+        return bool((noise > 0).all())
+
+
+class Sabotaged(SearchedNoise):
+    """Charges for all it takes, and spoils its student unless awake: the published accuracy is no usual one."""
+
+    name = "cheat-sabotaged"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        is_awake = self.wakes(self.noise(given.ledger))
+        answers = given.ledger.noisy_max(votes, teachers=given.config.teachers, gamma=given.config.gamma)
+        return answers if is_awake else np.zeros_like(answers)

@@ -105,6 +105,7 @@ class Trial:
     """Whether another cell with these settings and data runs before the recorded run, in its process and cache."""
     products: tuple[Product, ...] | None = None
     """The products of the first run on few records, for the runs on its neighbours."""
+    sets: int | None = None  # seed of the other private sets; None: the run's
 
     def material(self) -> Materialised:
         """Return the data, read or generated afresh, so that a method's writes do not reach the next run."""
@@ -215,8 +216,9 @@ def run_once(
 ) -> Outcome:  # fmt: skip
     """Return the outcome of one run, with its calls if there is no `tape` or `keep` is set."""
     material = trial.material()
-    private = variant_of(material.private, which, method.unit, method.adjacency, trial.seed)
-    absent = absent_place(which, len(material.private), method.unit, method.adjacency, trial.seed)
+    seed = trial.seed if trial.sets is None else trial.sets
+    private = variant_of(material.private, which, method.unit, method.adjacency, seed)
+    absent = absent_place(which, len(material.private), method.unit, method.adjacency, seed)
     public = material.public
     if which == "renamed":
         public = renamed_source(public, trial.facts.classes, trial.seed) if tape is None else public
@@ -239,7 +241,7 @@ def run_once(
     streams.seed_globals()
     bound = method(method.Config(**trial.config), private.facts)
     if which == "client":
-        private = _client_replaced(bound, private, context, trial.seed)
+        private = _client_replaced(bound, private, context, seed)
     before = _handed(private, public)
     try:
         around = kernels if isinstance(which, Few) else contextlib.nullcontext()

@@ -17,6 +17,12 @@ MOST = 400
 MOST_SET = 250  # limit on numbers and on characters of long texts in a method's settings; ours have 124
 WORD = 20  # the longest word, in characters
 TABLE = 20  # collections of more texts count in full
+SAID = 300  # words of texts outside docstrings that do not count; ours have at most 280
+READERS = frozenset({
+    "__doc__", "__code__", "__annotations__", "co_consts", "co_names", "co_varnames", "getdoc", "getcomments",
+    "getsource", "getsourcelines", "get_docstring", "get_annotations",
+})  # fmt: skip
+"""Names by which code reads its own docstrings and names, which then count in full."""
 _LONG = re.compile(rf"\S{{{WORD + 1},}}|[^\x00-\x7f]+")
 _CITED = re.compile(r"[(\[<]*(https?://|:\w+:`|`)")  # addresses and code names in docstrings
 
@@ -26,7 +32,8 @@ def constants_of(method: type[Method]) -> tuple[int, str]:
 
     A number counts 1; a text counts the characters of words longer than :data:`WORD` and non-ASCII characters, or all
     its characters in a collection of more than :data:`TABLE` texts. In docstrings, addresses and code names do not
-    count.
+    count. Words outside docstrings beyond :data:`SAID` count in full, as do docstrings and names where the source uses
+    one of :data:`READERS`.
     """
     held = Counter[str]()
     for file, data in (sources_of(method) or _module(method)).items():
@@ -54,9 +61,15 @@ def _module(method: type[Method]) -> dict[Path, bytes]:
 
 def _sizes(tree: ast.Module) -> Iterator[tuple[int, int]]:
     said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    reads = any(_named(node) in READERS for node in ast.walk(tree))
+    words = 0
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
             text = node.value if isinstance(node.value, str) else node.value.decode("latin1")
+            words += 0 if id(node) in said else len(text.split())
+            if reads if id(node) in said else words > SAID:
+                yield node.lineno, len(text)
+                continue
             long = _LONG.findall(text)
             yield node.lineno, sum(len(word) for word in long if not (id(node) in said and _CITED.match(word)))
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float, complex):
@@ -67,5 +80,13 @@ def _sizes(tree: ast.Module) -> Iterator[tuple[int, int]]:
                 one.value for one in entries if isinstance(one, ast.Constant) and isinstance(one.value, str | bytes)
             ]
             yield node.lineno, sum(map(len, texts)) if len(texts) > TABLE else 0
-        elif isinstance(node, ast.Name) and len(node.id) > 2 * WORD:
+        elif isinstance(node, ast.Name) and (reads or len(node.id) > 2 * WORD):
             yield node.lineno, len(node.id)
+
+
+def _named(node: ast.AST) -> object:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Constant):
+        return node.value
+    return node.name if isinstance(node, ast.alias) else getattr(node, "id", None)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import secrets
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from bench.core.errors import BenchError
+from bench.core.seeds import new_salt
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Rejected, Row, Trial
-from bench.evaluation.check.differences import FAR, NEAR, near_sets, replayed
-from bench.evaluation.check.noninterference import Check, CheckVerdict, declared_by
+from bench.evaluation.check.differences import FAR, NEAR, bounded, near_sets, replayed
+from bench.evaluation.check.noninterference import WALKED, Check, CheckVerdict, declared_by
 from bench.evaluation.check.trials import refuse_data_in
+from bench.evaluation.check.walks import searched
 from bench.experiments.noise_salt import cell_token
 from bench.experiments.plan import Cell, bound_method
 from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.privacy.events.base_event import restored
+
+FRESH = 5  # most runs with other noise that a row is compared with
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +42,9 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
     """Return the outcome of replaying `cell` itself: its data, settings, seed, and noise drawn from `salt`.
 
     Unless `stated` is None, the run must reproduce it, which catches methods that behave differently in a check. The
-    other runs use unrelated, renamed and neighbouring data of the same size. Exceptions of the method in the first run
-    propagate.
+    other runs use unrelated, renamed and neighbouring data of the same size, which nobody can know beforehand, and a
+    path to the unrelated data for about the time of the first run. Runs with other noise must be about as accurate,
+    because an author may search for a salt that wakes a branch. Exceptions of the method in the first run propagate.
     """
     method = METHODS.get(cell.method)
     if bound_method(cell).given_teacher() is not None:
@@ -41,27 +52,66 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
     values = {entry.name: getattr(cell.config, entry.name) for entry in dataclasses.fields(cell.config)}
     with tempfile.TemporaryDirectory(prefix="runs-") as folder:
         processes = Processes(folder=folder)
+        row = Row(cell.key, salt, cache_base(cell), folder, stated is not None)
         trial = Trial(
             MethodPlace.of(method) or method, values, cell.facts, cell.seed, cell.dataset, noisy=True,
-            cell=cell_token(cell, salt), row=Row(cell.key, salt, cache_base(cell), folder, stated is not None),
+            cell=cell_token(cell, salt), row=row, sets=secrets.randbits(32),
         )  # fmt: skip
         try:
             refuse_data_in(values)
+            begin = time.monotonic()
             (first,) = processes.run(trial, ["given"])
+            took = time.monotonic() - begin
             if stated is not None and (found := _otherwise(first, stated)):
                 raise Rejected(f"with the same data, settings, seed and noise {found}")
             declared = declared_by(method, first)
             if not declared:
                 replayed(first, processes.run(trial, [*FAR, *near_sets(method, NEAR[:1])], first.calls))
+                if first.watched and method.unit in WALKED:
+                    bounded(processes.apart(trial.method, partial(searched, briefly=True), trial, first.calls, took))
+                _by_luck(first, lambda: _with_other_noise(cell, trial, row, processes))
         except Rejected as rejection:
-            return Check(method.name, CheckVerdict.REJECTED, str(rejection))
+            return Check(method.name, CheckVerdict.REJECTED, f"{rejection} (other sets: seed {trial.sets})")
     if declared:
         return Check(method.name, CheckVerdict.BYPASS, declared)
     return Check(
         method.name, CheckVerdict.PASSED,
         "equal releases, to the byte, on unrelated, renamed and neighbouring records with the answers and the noise of "
-        f"its own run, in which the student reached {first.accuracy:.0%}",
+        f"its own run, in which the student reached {first.accuracy:.0%}; runs with other noise reach about as much",
     )  # fmt: skip
+
+
+def _with_other_noise(cell: Cell, trial: Trial, row: Row, processes: Processes) -> float | None:
+    """Return the accuracy of another run of `cell`, with fresh noise; None if it gives no student."""
+    salt = new_salt()
+    own = dataclasses.replace(row, salt=salt, digest=False)
+    try:
+        (run,) = processes.run(dataclasses.replace(trial, cell=cell_token(cell, salt), row=own), ["given"])
+    except BenchError:  # some noise leaves too few answers to train on
+        return None
+    return run.accuracy
+
+
+def _by_luck(first: Outcome, run: Callable[[], float | None]) -> None:
+    """Reject a row whose accuracy lies above those of up to :data:`FRESH` runs by more than twice their range.
+
+    One is enough if its test records do not tell it from the row.
+    """
+    records, share = len(first.predicted), first.accuracy
+    middle = (share * records + 1) / (records + 2)
+    alike = 2.6 * math.sqrt(2 * middle * (1 - middle) / records)  # 99%, as if both were independent
+    seen: list[float] = []
+    for _ in range(FRESH):
+        if (found := run()) is not None:
+            seen.append(found)
+            if share <= max(seen) + alike:
+                return
+    if not seen or share > max(seen) + max(alike, 2 * (max(seen) - min(seen))):
+        reached = f"reach {', '.join(f'{one:.1%}' for one in seen)}" if seen else "give no student"
+        raise Rejected(
+            f"its student reaches {share:.1%}, and {FRESH} runs with other noise {reached}: the row's noise is no "
+            "usual one. Publish runs whose noise was not chosen"
+        )
 
 
 def _otherwise(first: Outcome, stated: Stated) -> str:

@@ -118,6 +118,7 @@ def violation(
     """
     if len(base) != len(other):
         return f"it called mechanisms {len(base)} times on one private set and {len(other)} times on {OTHER_SET}"
+    who = f"one {unit} moves" if records == 1 else f"{records} records together move"
     steps: list[float] = []  # movement of each step of the current sums, in units of its charge
     for number, (first, second) in enumerate(zip(base, other, strict=True)):
         if absent is not None:
@@ -145,14 +146,13 @@ def violation(
                 "l1": f"the values by {by} (L1)",
                 "l2": f"the values by {by} (L2)",
             }[first.norm]
-            who = f"one {unit} moves" if records == 1 else f"{records} records together move"
             return f"{who} {what} in its call {number + 1} of {first.mechanism}, which is charged for {charged}"
         if first.window:
             steps = [times] if first.first else [*steps, times]
             if (together := sum(steps[-first.window :])) > records * TOLERANCE:
                 return (
-                    f"{records} changed records move {len(steps)} steps of {first.mechanism}, up to its call "
-                    f"{number + 1}, by {together:.3g} times its sensitivity in all, in {first.window} steps in a row"
+                    f"{who} {len(steps)} steps of {first.mechanism}, up to its call {number + 1}, by {together:.3g} "
+                    f"times its sensitivity in all, in {first.window} steps in a row"
                 )
     return ""
 

@@ -39,6 +39,11 @@ MUST_BE_PUBLIC = (
     "This argument must be public, as nothing hides what it is computed from: use settings, public data and earlier "
     "answers of the ledger"
 )
+AFTERWARDS = " afterwards"  # marks an argument of DP-SGD compared once more, after its last step
+ONLY_STEPS = (
+    "Only DP-SGD's own steps may change its arguments: code that it runs (a hook, the loss, the optimiser, a layer) "
+    "keeps something of the private records in them"
+)
 ROOM = 2**30
 """Bytes of mechanism inputs that a tape keeps; for later calls it keeps only the answers."""
 PROBES = 3
@@ -170,7 +175,7 @@ class Recording(Executor):
                 answers.append(answer.copy())
             if call.name == "dp_sgd" and self._asked is not None:  # net and loss may have changed during training
                 after = public_arguments(self._asked)
-                self._public |= {f"{name} afterwards": digest for name, digest in after.items()}
+                self._public |= {name + AFTERWARDS: digest for name, digest in after.items()}
             given = _given(call) if self._room > 0 else None
             given = given if given is None else given.packed()
             self._room -= 0 if given is None else given.values.nbytes
@@ -296,7 +301,8 @@ class Replaying(Recording):
         """Compare what is known so far; results of a training are known only after it."""
         expected = self._tape[self._number].public
         if found := public_difference({name: expected.get(name, "") for name in self._public}, self._public):
-            self._differ(f"its call {self._number + 1} of {call.name} has another {found}", MUST_BE_PUBLIC)
+            advice = ONLY_STEPS if found.endswith(AFTERWARDS) else MUST_BE_PUBLIC
+            self._differ(f"its call {self._number + 1} of {call.name} has another {found}", advice)
 
     def _probed_steps(self, call: Call) -> Container[int]:
         return self._tape[self._number].probes

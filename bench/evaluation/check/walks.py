@@ -21,11 +21,14 @@ Replay = Callable[[Variant], list[Given] | str]
 """Returns the inputs of a method's mechanisms on a set, or how the run left the tape."""
 
 
-def searched(trial: Trial, tape: list[Taped], patience: float) -> str:
-    """Return an error in a stated sensitivity that is found in `patience` seconds of each search, or ""."""
+def searched(trial: Trial, tape: list[Taped], patience: float, *, briefly: bool = False) -> str:
+    """Return an error in a stated sensitivity that is found in `patience` seconds of each search, or "".
+
+    `briefly` makes only the first search, towards an unrelated set.
+    """
     method, given = _replays(trial, tape)
     recorded = [call.given for call in tape if call.given is not None]
-    images = method.unit is PrivacyUnit.RECORD
+    images = method.unit is PrivacyUnit.RECORD and not briefly
     routes: tuple[Route, ...] = ("unrelated", "unusual", "shades") if images else ("unrelated",)
     for route in routes:
         if found := _walked(given, recorded, trial, method, route, patience):
