@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from helpers import commands
 from helpers.launches import nothing_is_left_over
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered_here_only() -> Iterator[None]:
+    """Tests elsewhere expect that nobody has registered the method of a file."""
+    with commands.registries_restored():
+        yield
 
 
 @pytest.fixture
