@@ -212,9 +212,7 @@ def _raised(method: type[Method], error: Exception) -> str:
     if not places:
         return ""
     line, name = places[-1]
-    denied = "The check lets a method reach no other files and no shared memory."
-    why = denied if isinstance(error, PermissionError) else "A check trains on few records."
-    return f"{type(error).__name__}: {error} ({Path(own).name}, line {line}, in {name}). {why}"
+    return f"{type(error).__name__}: {error} ({Path(own).name}, line {line}, in {name}). A check trains on few records."
 
 
 def _print(results: Sequence[Check], json: bool) -> None:

@@ -42,7 +42,7 @@ from bench.evaluation.check.check_data import (
     variant_of,
 )  # fmt: skip
 from bench.evaluation.check.fingerprint import fingerprint
-from bench.evaluation.check.opened import Watch, module_files, temporary_files_in, watch_environment, watched
+from bench.evaluation.check.opened import Watch, denied, module_files, temporary_files_in, watch_environment, watched
 from bench.evaluation.check.processes import answered, fresh_processes, pickled, unpickled
 from bench.evaluation.check.replaced import Originals
 from bench.evaluation.check.sensitivity import violation
@@ -250,7 +250,8 @@ def run_once(
             watch.threads_ended()
     except Exception as error:
         if tape is None:
-            refuse_outside(watch.found)
+            refuse_outside(watch.found or denied(error))
+            raise
             raise
         line = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
         said = taping.difference or f"it fails on other private data with the same answers: {line}"

@@ -192,6 +192,11 @@ def module_files() -> set[str]:
     return {os.path.realpath(file) for file in named if file and not file.startswith(LIBRARIES)}
 
 
+def denied(error: Exception) -> str:
+    """Return what the kernel denied to a confined method, or ""."""
+    return f"its code may not reach {error.filename or error}" if isinstance(error, PermissionError) else ""
+
+
 def _is_shared(descriptor: object) -> bool:
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}").startswith("/dev/shm")
