@@ -41,7 +41,7 @@ from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
-    ensemble_labels,
+    labelling,
     largest_shift,
     quick_settings,
     say_missing_classes,
@@ -169,7 +169,8 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         if given is not None:
             found = OneTeacher(given, context).logits(queries).argmax(2).numpy()
         else:
-            found = ensemble_labels(self.config, private, queries, context)
+            with labelling(self.config, private, context) as label:
+                found = label(queries)
         votes = count_votes(found, facts.classes)
         labels = torch.from_numpy(self.answer(votes, ledger))
         triples = self.triples(images, context) if self.config.vae and self.config.regularise else None

@@ -38,7 +38,7 @@ from bench.methods.shared.teachers import (
     EnsembleMethod,
     augmented_settings,
     ensemble_depends,
-    ensemble_labels,
+    labelling,
     largest_shift,
     quick_settings,
     say_missing_classes,
@@ -164,14 +164,13 @@ class PATEFamily(StartsPublic, EnsembleMethod):
                 kept = [part["labels"] for part in parts if part is not None]
                 if len(kept) == len(parts):
                     return {"labels": np.concatenate(kept)}
-                images = public.images[block]
-                found = ensemble_labels(self.config, private, images, context, watched_images(self.config, public))
-                return {"labels": found.astype(np.int16)}
+                return {"labels": labels(public.images[block]).astype(np.int16)}
 
             return context.cache.get("teacher-labels", depends, make)["labels"].astype(np.int64)
 
         chunks = self._chunks(private, context, range(self.config.teachers))
-        blocks = [labels_of(block) for block in query_blocks(self.config.queries, order)]
+        with labelling(self.config, private, context, watched_images(self.config, public)) as labels:
+            blocks = [labels_of(block) for block in query_blocks(self.config.queries, order)]
         return count_votes(np.concatenate(blocks, axis=1)[:, : self.config.queries], private.facts.classes)
 
     def label_in_shard(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -174,18 +175,27 @@ def train_ensemble(
     return ensemble if start is None else replace(ensemble, see=lambda asked: start.see(asked, context))
 
 
-def ensemble_labels(
-    config: TeacherConfig,
-    private: PrivateData,
-    images: torch.Tensor,
-    context: Context,
-    watched: torch.Tensor | None = None,
-) -> NDArray[np.int64]:
-    """Return the ensemble's labels (teachers, n) for `images`. Private: for the ledger only."""
-    with teacher_pool(config, context) as pool:
-        teachers = train_ensemble(config, private, context, pool, watched=watched)
-        with context.progress.stage("votes", config.teachers) as stage:
-            return teachers.labels(images, pool, stage)
+@contextlib.contextmanager
+def labelling(
+    config: TeacherConfig, private: PrivateData, context: Context, watched: torch.Tensor | None = None
+) -> Iterator[Callable[[torch.Tensor], NDArray[np.int64]]]:
+    """Yield a function that returns the ensemble's labels (teachers, n) for n images. Private: for the ledger only.
+
+    Its first call starts the workers and trains or loads the teachers, which takes seconds.
+    """
+    with contextlib.ExitStack() as until_done:
+
+        @functools.cache
+        def trained() -> tuple[Ensemble, ProcessPoolExecutor | None]:
+            pool = until_done.enter_context(teacher_pool(config, context))
+            return train_ensemble(config, private, context, pool, watched=watched), pool
+
+        def labels(images: torch.Tensor) -> NDArray[np.int64]:
+            teachers, pool = trained()
+            with context.progress.stage("votes", config.teachers) as stage:
+                return teachers.labels(images, pool, stage)
+
+        yield labels
 
 
 def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.device) -> int:

@@ -23,7 +23,7 @@ from bench.experiments.release import load_released, save_released
 from bench.interface.registry import METHODS
 from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.shared.public_start import start_of
-from bench.methods.shared.teachers import ensemble_labels, train_ensemble
+from bench.methods.shared.teachers import labelling, train_ensemble
 from bench.models.feature_net import OnFixedMap
 from bench.models.public_layers import cut
 from bench.models.registration import register_all
@@ -129,7 +129,8 @@ def test_an_ensemble_sees_images_as_its_teachers_were_trained(weights: Path) -> 
     assert isinstance(teacher, OnFixedMap)
     teacher.head.load_state_dict({name: torch.as_tensor(array[0]) for name, array in ensemble.states.items()})
     torch.testing.assert_close(ensemble.logits(private.images)[0], predict(teacher, private.images))
-    assert (ensemble_labels(method.config, private, private.images, here) == ensemble.labels(private.images)).all()
+    with labelling(method.config, private, here) as label:
+        assert (label(private.images) == ensemble.labels(private.images)).all()
 
 
 @pytest.mark.parametrize("frozen", DEPTHS)
