@@ -84,11 +84,12 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
 def _with_other_noise(cell: Cell, trial: Trial, row: Row, processes: Processes) -> float | None:
     """Return the accuracy of another run of `cell`, with fresh noise; None if it gives no student."""
     salt = new_salt()
-    own = dataclasses.replace(row, salt=salt, digest=False)
-    try:
-        (run,) = processes.run(dataclasses.replace(trial, cell=cell_token(cell, salt), row=own), ["given"])
-    except BenchError:  # some noise leaves too few answers to train on
-        return None
+    with tempfile.TemporaryDirectory(dir=row.folder) as folder:  # the gradients of DP-SGD can fill gigabytes
+        own = dataclasses.replace(row, salt=salt, digest=False, folder=folder)
+        try:
+            (run,) = processes.run(dataclasses.replace(trial, cell=cell_token(cell, salt), row=own), ["given"])
+        except BenchError:  # some noise leaves too few answers to train on
+            return None
     return run.accuracy
 
 
