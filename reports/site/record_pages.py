@@ -33,7 +33,7 @@ from bench.results.record import Record
 from bench.results.text import Table, epsilon_text, ledger_table, record_tables, words
 
 Parts = dict[str, list[Table]]
-OPEN = 4  # more images of attacks than this are folded
+OPEN = 3  # more images of attacks than this are folded
 
 
 def record_page(
@@ -65,7 +65,7 @@ def record_page(
     if image:
         body.append(f'<details id="images">\n<summary>Released images</summary>\n{_figure(*image)}</details>\n')
     if made:
-        is_open = " open" if len(made) < OPEN else ""
+        is_open = " open" if len(made) <= OPEN else ""
         figures = "".join(_figure(*one, ' loading="lazy"') for one in made)
         summary = "<summary>Images made by the attacks</summary>"
         body.append(f'<details id="pictures"{is_open}>\n{summary}\n{figures}</details>\n')

@@ -252,7 +252,6 @@ def run_once(
         if tape is None:
             refuse_outside(watch.found or denied(error))
             raise
-            raise
         line = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
         said = taping.difference or f"it fails on other private data with the same answers: {line}"
         return Outcome(

@@ -17,7 +17,7 @@ MOST = 400
 MOST_SET = 250  # limit on numbers and on characters of long texts in a method's settings; ours have 124
 WORD = 20  # the longest word, in characters
 TABLE = 20  # collections of more texts count in full
-SAID = 300  # words of texts outside docstrings that do not count; ours have at most 280
+SAID = 300  # words of a file's texts outside docstrings that do not count; ours have at most 282
 READERS = frozenset({
     "__doc__", "__code__", "__annotations__", "co_consts", "co_names", "co_varnames", "getdoc", "getcomments",
     "getsource", "getsourcelines", "get_docstring", "get_annotations",
@@ -32,8 +32,8 @@ def constants_of(method: type[Method]) -> tuple[int, str]:
 
     A number counts 1; a text counts the characters of words longer than :data:`WORD` and non-ASCII characters, or all
     its characters in a collection of more than :data:`TABLE` texts. In docstrings, addresses and code names do not
-    count. Words outside docstrings beyond :data:`SAID` count in full, as do docstrings and names where the source uses
-    one of :data:`READERS`.
+    count. Texts outside docstrings count in full after the first :data:`SAID` words of a file, as do docstrings and
+    variable names in a file that uses one of :data:`READERS`.
     """
     held = Counter[str]()
     for file, data in (sources_of(method) or _module(method)).items():

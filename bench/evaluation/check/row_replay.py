@@ -26,7 +26,7 @@ from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.privacy.events.base_event import restored
 
-FRESH = 5  # most runs with other noise that a row is compared with
+FRESH = 5  # runs with other noise that a row is compared with, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,10 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
     """Return the outcome of replaying `cell` itself: its data, settings, seed, and noise drawn from `salt`.
 
     Unless `stated` is None, the run must reproduce it, which catches methods that behave differently in a check. The
-    other runs use unrelated, renamed and neighbouring data of the same size, which nobody can know beforehand, and a
-    path to the unrelated data for about the time of the first run. Runs with other noise must be about as accurate,
-    because an author may search for a salt that wakes a branch. Exceptions of the method in the first run propagate.
+    other runs use unrelated, renamed and neighbouring data of the same size, drawn with a secret seed, and a search
+    follows a path to the unrelated data for about the time of the first run. Runs with other noise must be about as
+    accurate: an author may have searched for a salt that triggers a branch. Exceptions of the method in the first run
+    propagate.
     """
     method = METHODS.get(cell.method)
     if bound_method(cell).given_teacher() is not None:
@@ -71,7 +72,7 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
                     bounded(processes.apart(trial.method, partial(searched, briefly=True), trial, first.calls, took))
                 _by_luck(first, lambda: _with_other_noise(cell, trial, row, processes))
         except Rejected as rejection:
-            return Check(method.name, CheckVerdict.REJECTED, f"{rejection} (other sets: seed {trial.sets})")
+            return Check(method.name, CheckVerdict.REJECTED, str(rejection))
     if declared:
         return Check(method.name, CheckVerdict.BYPASS, declared)
     return Check(
@@ -94,9 +95,9 @@ def _with_other_noise(cell: Cell, trial: Trial, row: Row, processes: Processes) 
 
 
 def _by_luck(first: Outcome, run: Callable[[], float | None]) -> None:
-    """Reject a row whose accuracy lies above those of up to :data:`FRESH` runs by more than twice their range.
+    """Reject a row whose accuracy exceeds the best of :data:`FRESH` runs by more than twice their range.
 
-    One is enough if its test records do not tell it from the row.
+    Stop at the first run whose accuracy is not significantly below the row's.
     """
     records, share = len(first.predicted), first.accuracy
     middle = (share * records + 1) / (records + 2)
@@ -110,8 +111,8 @@ def _by_luck(first: Outcome, run: Callable[[], float | None]) -> None:
     if not seen or share > max(seen) + max(alike, 2 * (max(seen) - min(seen))):
         reached = f"reach {', '.join(f'{one:.1%}' for one in seen)}" if seen else "give no student"
         raise Rejected(
-            f"its student reaches {share:.1%}, and {FRESH} runs with other noise {reached}: the row's noise is no "
-            "usual one. Publish runs whose noise was not chosen"
+            f"its student reaches {share:.1%}, and {FRESH} runs with other noise {reached}, so the row's noise is "
+            "unusual. Publish runs whose noise was not chosen"
         )
 
 

@@ -39,7 +39,7 @@ MUST_BE_PUBLIC = (
     "This argument must be public, as nothing hides what it is computed from: use settings, public data and earlier "
     "answers of the ledger"
 )
-AFTERWARDS = " afterwards"  # marks an argument of DP-SGD compared once more, after its last step
+AFTERWARDS = " afterwards"  # suffix of DP-SGD's arguments as they are after its last step
 ONLY_STEPS = (
     "Only DP-SGD's own steps may change its arguments: code that it runs (a hook, the loss, the optimiser, a layer) "
     "keeps something of the private records in them"
