@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
+from bench.core.fixed_products import fix_products
 from bench.core.lazy import lazy_names
 from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.core.version import __version__
@@ -30,5 +31,7 @@ __all__ = [
 # timm imports torchvision, whose registry build does not load next to a CPU build of torch. This only puts a finder on
 # the import path; nothing is imported before torchvision is.
 allow_cpu_torchvision()
+
+fix_products()  # before MKL starts
 
 __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

@@ -8,11 +8,14 @@ by more than the mechanism is charged for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from bench.core.errors import BenchError
+from bench.core.fixed_products import REPRODUCIBLE, SETTING
 from bench.training.processes import one_thread
 
 STEPS = 2**16
@@ -31,8 +34,10 @@ def in_equal_batches(function: Callable[[Tensor], Tensor], rows: Rows, size: int
     """Yield ``function(batch)`` (at most `size`, ...) for each batch of `rows` (n, ...) in turn.
 
     `function` maps each row independently. It always gets `size` rows, the last batch padded with zeros, on one CPU
-    thread, so that kernels and summation order depend only on `size`. Without rows, there is one empty batch.
+    thread, so that kernels and summation order depend only on `size`. Without rows, there is one empty batch. Raise
+    :class:`bench.core.errors.BenchError` if this process multiplies rows differently at different positions.
     """
+    require_fixed_positions()
     for first in range(0, max(len(rows), 1), size):
         batch = rows[first : first + size]
         missing = size - len(batch)
@@ -40,6 +45,22 @@ def in_equal_batches(function: Callable[[Tensor], Tensor], rows: Rows, size: int
         with one_thread():
             found = function(full)
         yield found[: len(batch)]
+
+
+@cache
+def require_fixed_positions() -> None:
+    """Raise BenchError if a row of a CPU product depends on its position in the batch; tested once per process."""
+    drawn = torch.Generator().manual_seed(0)
+    with one_thread():
+        for dtype in (torch.float32, torch.float64):
+            for inner in (7, 25, 250):  # rows start at addresses of every alignment
+                rows, weight = (torch.randn(n, inner, generator=drawn, dtype=dtype) for n in (100, 10))
+                if not torch.equal((rows.roll(1, 0) @ weight.T).roll(-1, 0), rows @ weight.T):
+                    raise BenchError(
+                        "matrix products in this process depend on the positions of the rows, so that one record's "
+                        f"absence would change the values of others. Import bench before torch multiplies, or set "
+                        f"{SETTING}={REPRODUCIBLE} before Python starts."
+                    )
 
 
 def nearest(images: Tensor, points: Tensor, size: int = 1000) -> Tensor:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
+from bench.core.errors import BenchError
+from bench.core.fixed_products import SETTING
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.evaluation.check.shaped_kernels import ShapedKernels
 from bench.models.build import build
 from bench.models.frozen_backbone import random_backbone
 from bench.storage.cache import Cache
-from bench.training.by_record import STEPS, in_equal_batches, nearest
+from bench.training.by_record import STEPS, in_equal_batches, nearest, require_fixed_positions
 from bench.training.context import Context
 from bench.training.features import Part, features_of, student_logits
 
@@ -35,6 +42,48 @@ def test_every_batch_has_one_shape_and_every_row_is_there(records: int, size: in
     found = torch.cat([*in_equal_batches(doubled, rows, size)])
     assert torch.equal(found, 2 * rows.int())
     assert set(shapes) <= {(size, 2, 3)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("inner", [1, 2, 3, 7, 16, 25, 50, 250, 784])
+def test_products_of_the_others_stay_where_one_record_is_absent(dtype: torch.dtype, inner: int) -> None:
+    """MKL on AMD processors sums a row by the alignment of its address, unless told otherwise."""
+    rows, weight = torch.randn(103, inner, dtype=dtype), torch.randn(10, inner, dtype=dtype)
+    found, without = (torch.cat([*in_equal_batches(lambda some: some @ weight.T, r, 50)]) for r in (rows, rows[1:]))
+    assert torch.equal(found[1:], without)
+
+
+class _ByPosition(TorchFunctionMode):
+    """Adds to each row of a product what depends on its position."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        found = func(*args, **(kwargs or {}))
+        return found + torch.arange(len(found))[:, None] if func is torch.Tensor.matmul else found
+
+
+def test_products_that_depend_on_positions_are_refused() -> None:
+    require_fixed_positions.cache_clear()
+    with _ByPosition(), pytest.raises(BenchError, match="MKL_CBWR=AVX2 before Python starts"):
+        next(in_equal_batches(lambda some: some, torch.ones(3, 2), 2))
+
+
+def test_torch_may_multiply_before_bench_is_imported_only_where_positions_do_not_matter() -> None:
+    """Whether they do depends on the processor."""
+    code = """
+import torch
+torch.ones(9, 9) @ torch.ones(9, 9)
+from bench.core.errors import BenchError
+from bench.training.by_record import in_equal_batches
+rows, weight = torch.randn(99, 250), torch.randn(10, 250)
+try:
+    found = [torch.cat([*in_equal_batches(lambda some: some @ weight.T, r, 50)]) for r in (rows, rows[1:])]
+except BenchError as error:
+    assert "Import bench before torch multiplies" in str(error)
+else:
+    assert torch.equal(found[0][1:], found[1])
+"""
+    unset = {name: value for name, value in os.environ.items() if name != SETTING}
+    subprocess.run([sys.executable, "-c", code], env=unset, check=True)
 
 
 @given(seed=st.integers(0, 2**31), records=st.integers(1, 9), points=st.integers(1, 60), side=st.integers(1, 28))
