@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from bench.privacy.accounting.accountants import common_unit, proven
+from bench.privacy.accounting.accountants import common_unit
 from bench.privacy.accounting.distributions import loss_distribution, merged
 from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.auditing.one_run import check_confidence, check_one_run
@@ -77,7 +77,7 @@ class CurveBound:
     scale: float
     """The refuted member's mu for Gaussian noise, else the ledger's noise over the member's; 0 if none is refuted."""
     epsilon: float
-    """The member's epsilon at the requested delta."""
+    """The member's epsilon at the requested delta, rounded down."""
 
 
 def curve_family(events: Sequence[Event]) -> CurveFamily | None:
@@ -103,7 +103,7 @@ def one_run_by_curve(
     confidence: float = 0.95,
     group: int = 1,
 ) -> CurveBound | None:
-    """Return the bound of a one-run audit within the family of `events`, None if no curve is proven.
+    """Return the bound of a one-run audit within the family of `events`, None if no curve or no epsilon is known.
 
     The counts are those of :func:`bench.privacy.auditing.one_run.one_run_epsilon`; canaries that occur `group` times
     are tested with the group privacy curve. Raises :class:`BenchError` on impossible counts, a `delta` or `confidence`
@@ -136,7 +136,7 @@ def many_run_by_curve(
     delta: float,
     confidence: float = 0.95,
 ) -> CurveBound | None:
-    """Return the bound of a fixed test over independent runs within the family of `events`, None without a curve.
+    """Return the bound of a fixed test over independent runs within the family of `events`; None as for one run.
 
     The counts are those of :func:`bench.privacy.auditing.bounds.many_run_epsilon`; a member is refuted if it does not
     allow the upper confidence bounds on both rates. Raises :class:`BenchError` as :func:`one_run_by_curve`.
@@ -157,7 +157,11 @@ def _largest_member(events: Sequence[Event], delta: float, refuted: Callable[[Cu
         return CurveBound(family, mu, gaussian_epsilon_at_least(mu, delta))
     ledger = tuple(merged(events))
     scale = _largest(lambda scale: refuted(_by_losses(ledger, scale)), 1e-3)
-    return CurveBound(family, scale, proven(_with_noise(ledger, scale), delta).epsilon if scale else 0.0)
+    if not scale:
+        return CurveBound(family, 0.0, 0.0)
+    losses = loss_distribution(_with_noise(ledger, scale))
+    epsilon = None if losses is None else losses.at_least(delta)
+    return None if epsilon is None else CurveBound(family, scale, epsilon)
 
 
 def _largest(refuted: Callable[[float], bool], tolerance: float) -> float:
