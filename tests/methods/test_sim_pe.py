@@ -17,8 +17,8 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, Facts, PrivateData
 from bench.evaluation.audit.pairs import worst_pairs
-from bench.methods.generative import sim_pe
-from bench.methods.generative.sim_pe import SimPE, SimPEConfig, degrees_of, parents, votes_for
+from bench.methods.generative import shape_render, sim_pe
+from bench.methods.generative.sim_pe import Shapes, SimPE, SimPEConfig, degrees_of, parents, votes_for
 from bench.methods.generative.text_render import (
     ANGLES,
     FONTS,
@@ -196,13 +196,68 @@ def test_later_iterations_are_as_the_last() -> None:
     assert degrees_of(9) == degrees_of(3) == Degrees(0.0, 2, 0, 3)
 
 
+@given(
+    seed=st.integers(0, 2**31), degree=st.floats(0.0, 1.0), shape=st.sampled_from([(1, 28, 28), (3, 32, 32), (1, 5, 9)])
+)
+@settings(deadline=None, max_examples=30)
+def test_shapes_and_their_variations_are_images(seed: int, degree: float, shape: tuple[int, int, int]) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    parameters = shape_render.varied(shape_render.random_parameters(7, draws), degree, draws)
+    assert 0 <= float(parameters.min()) <= float(parameters.max()) <= 1
+    images = shape_render.rendered(parameters, shape)
+    assert images.shape == (7, *shape)
+    assert 0 <= float(images.min()) <= float(images.max()) <= 1
+    torch.testing.assert_close(shape_render.rendered(parameters[2:3], shape)[0], images[2])  # by its own parameters
+
+
+def test_a_shape_stands_where_its_parameters_say() -> None:
+    parameters = torch.zeros(1, shape_render.PARTS + 1, shape_render.FIELDS)  # all shapes are invisible
+    parameters[0, 1] = torch.tensor([0.75, 0.25, 0.2, 0.2, 0.5, 0.5, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    image = shape_render.rendered(parameters, (1, 28, 28))[0, 0]
+    place = torch.arange(28.0)
+    assert float((image.sum(1) * place).sum() / image.sum()) == pytest.approx(0.75 * 27, abs=0.2)
+    assert float((image.sum(0) * place).sum() / image.sum()) == pytest.approx(0.25 * 27, abs=0.2)
+    parameters[0, 1, 9] = 0.0
+    mirrored = shape_render.rendered(parameters, (1, 28, 28))[0, 0]
+    assert torch.equal(mirrored, torch.maximum(image, image.flip(1)))
+
+
+def test_later_iterations_move_shapes_less() -> None:
+    draws, shapes = torch.Generator().manual_seed(0), Shapes(24)
+    parameters = shapes.random(2000, draws)
+    moved = [(shapes.varied(parameters, turn, draws) - parameters).abs().median() for turn in (0, 12, 23)]
+    assert moved[0] > 2 * moved[1] > 4 * moved[2]
+    assert moved[0] > 7 * moved[2]
+
+
+@pytest.mark.slow
+def test_votes_find_the_shape_of_a_class() -> None:
+    """Class 0 is a bright disc in the middle, class 1 a dark one."""
+    labels, disc = torch.arange(200) % 2, torch.linspace(-1, 1, 28).square()
+    inside = disc[:, None] + disc < 0.4
+    images = torch.where(labels[:, None, None] == 0, 255 * inside, 255 * ~inside).byte()[:, None]
+    config = SimPEConfig(candidates=400, iterations=12, lookahead=1, noise_multiplier=1.0, simulator="shapes")
+    context = Context(CPU, Streams(0), Cache(None, {}), Progress(), note=lambda text: None)
+    private = PrivateData(images, labels, dataclasses.replace(SMALL, private_records=200, classes=2))
+    source = SimPE(config, private.facts).fit_generator(private, None, ledger(), context)  # type: ignore[arg-type]
+    made, classes = source.draw(100, torch.Generator().manual_seed(0))
+    wanted = torch.where(classes[:, None, None] == 0, inside, ~inside).float()
+    off = (made[:, 0] - wanted).abs().mean((1, 2))
+    assert float(off.median()) < 0.2, "0.5 by chance"
+
+
 # --------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_data_without_characters_has_no_simulator() -> None:
+def test_characters_are_refused_for_data_without_them_and_shapes_are_the_quick_preset() -> None:
     for dataset in ("fmnist", "cifar10"):
-        with pytest.raises(BenchError, match=f"{dataset} shows no characters: its classes are .*Choose a data set"):
-            SimPE(SimPEConfig(), dataclasses.replace(MNIST, dataset=dataset)).calibrate(Budget(10.0, 1e-5))
+        facts = dataclasses.replace(MNIST, dataset=dataset)
+        with pytest.raises(BenchError, match=f"{dataset} shows none: its classes are .*simulator=shapes"):
+            SimPE(SimPEConfig(), facts).calibrate(Budget(10.0, 1e-5))
+        quick = SimPEConfig(**SimPE.presets(facts)["quick"])
+        assert quick.simulator == "shapes"
+        SimPE(quick, facts).calibrate(Budget(10.0, 1e-5))
+    assert SimPEConfig(**SimPE.presets(MNIST)["quick"]).simulator == "text"
 
 
 @pytest.mark.parametrize(
