@@ -11,6 +11,7 @@ from bench.privacy.auditing.utility_bound import remark
 from bench.reports.seed_group import SeedGroup
 from bench.results.attack_record import AuditRecord, MechanismVerdict, above
 from bench.results.audited import audited_of, no_power
+from bench.results.derived import covered
 from bench.results.record import Status
 from bench.results.text import audited_text, epsilon_text
 
@@ -85,7 +86,7 @@ def claim_of(row: SeedGroup) -> tuple[Claim, str]:
         proven += f"; refuted by {by} if read {'for any votes' if row.data_dependent else 'at record level'}"
     if impossible := remark(row.impossible):
         return Claim.IMPOSSIBLE, f"{impossible}; {proven}"
-    if row.proven <= row.claimed:
+    if covered(row.proven, row.claimed):
         return Claim.HOLDS, proven
     if row.bypasses:
         return Claim.FAILS, f"outside the ledger: {'; '.join(row.bypasses)}"
@@ -119,7 +120,7 @@ def remarks_of(row: SeedGroup) -> Iterator[str]:
         yield f"{lost} of {lost + len(row.keys)} seeds collapsed, counted at chance"
     if row.bypasses:
         yield "; ".join(row.bypasses)
-    elif row.proven > row.claimed:
+    elif not covered(row.proven, row.claimed):
         yield "proven > claimed" + " without the votes" * row.data_dependent
     if row.record_level is not None:
         why = ", as images are public" if row.unit is PrivacyUnit.LABEL else ""

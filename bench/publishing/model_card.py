@@ -13,6 +13,7 @@ import yaml
 
 from bench.core.types import PrivacyUnit
 from bench.privacy.auditing.utility_bound import remark
+from bench.results.derived import covered
 from bench.results.record import Privacy, Record, Student
 from bench.results.text import epsilon_rows, epsilon_text, md
 
@@ -140,7 +141,7 @@ def _warnings(record: Record, privacy: Privacy) -> list[str]:
     if math.isinf(privacy.proven.epsilon):
         reasons = "; ".join(privacy.bypasses) or privacy.proven.note or "no mechanism hides the private data"
         said.append(f"No privacy is proven for this student: {plain(reasons)}.")
-    elif privacy.proven.epsilon > privacy.claimed.epsilon:
+    elif not covered(privacy.proven.epsilon, privacy.claimed.epsilon):
         said.append(
             f"The claimed epsilon, {epsilon_text(privacy.claimed.epsilon)}, is below the proven epsilon of "
             f"the mechanisms that ran, {epsilon_text(privacy.proven.epsilon, 'up')}: the claim is not proven."
@@ -165,7 +166,7 @@ def _warnings(record: Record, privacy: Privacy) -> list[str]:
 
 def _epsilons(record: Record, privacy: Privacy) -> str:
     rows = epsilon_rows(privacy)[:3]
-    if privacy.proven.epsilon > privacy.claimed.epsilon:
+    if not covered(privacy.proven.epsilon, privacy.claimed.epsilon):
         rows[0] = ("claimed, not proven", *rows[0][1:])
     table = [f"| epsilon | at delta {privacy.delta:g} | from |", "|---|---|---|"]
     table += [f"| {name} | {value} | {plain(why)} |" for name, value, why in rows]

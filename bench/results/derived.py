@@ -36,6 +36,11 @@ COARSENESS = 5.0
 """See :func:`bench.privacy.accounting.risk.risk`."""
 
 
+def covered(proven: float, claimed: float) -> bool:
+    """Return whether a claim is at least what is proven, up to the rounding of two sums of the same events."""
+    return proven <= claimed * (1 + 1e-9)
+
+
 def row_key(record: Record) -> str:
     """Return the key that all records of one board row share: what was requested, without the seed."""
     return digest_of(
@@ -64,7 +69,7 @@ def data_dependent(privacy: Privacy) -> float | None:
 def claims_of_votes(privacy: Privacy) -> bool:
     """Return whether the claim holds for the votes of the run, which no audit on other data can refute."""
     found = data_dependent(privacy)
-    return found is not None and found <= privacy.claimed.epsilon * (1 + 1e-9)
+    return found is not None and covered(found, privacy.claimed.epsilon)
 
 
 def replaced_epsilon(privacy: Privacy) -> float:

@@ -11,6 +11,7 @@ from bench.reports.papers.evidence import Usual, WantedCell, cell, elsewhere, pr
 from bench.reports.papers.pate import USUAL
 from bench.reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs
 from bench.reports.reported.numbers import Reported
+from bench.results.derived import covered
 
 BUDGETS = (10.0, 1.0)
 
@@ -21,7 +22,7 @@ def _holds(material: Material, wanted: WantedCell) -> str:
         return "–"
     if found.row.proven == float("inf"):
         return "private data bypasses the mechanism" if found.row.claimed != float("inf") else "no privacy"
-    return "sound" if found.row.proven <= found.row.claimed * (1 + 1e-9) else "proven > claimed"
+    return "sound" if covered(found.row.proven, found.row.claimed) else "proven > claimed"
 
 
 def _table_1(material: Material) -> Sequence[TableRow]:

@@ -88,6 +88,9 @@ def test_the_four_marks() -> None:
     assert row(record(claimed=1.0, proven=1.1)).claim is Claim.FAILS
     assert row(with_votes(record(claimed=1.0, proven=1.1), 0.99)).claim is Claim.DATA_DEPENDENT
     assert row(with_votes(record(claimed=1.0, proven=1.1), 1.05)).claim is Claim.FAILS
+    rounded = row(record(claimed=0.09999999726335769, proven=0.09999999726335772))  # two sums of the same events
+    assert rounded.claim is Claim.HOLDS
+    assert "proven > claimed" not in rounded.remarks
     assert row(with_votes(record(claimed=1.0, proven=math.inf, bypasses=("x",)), 0.9)).claim is Claim.FAILS
     assert row(record(claimed=math.inf, proven=math.inf)).claim is Claim.NONE
     audited = record(claimed=1.0, proven=4.0)
