@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ import pytest
 from bench.core.config import Grid, Preset
 from bench.core.confinement import is_confinable
 from bench.core.progress import Progress
+from bench.evaluation.check.check_data import variant_of
+from bench.evaluation.check.check_runs import Processes, Trial
+from bench.evaluation.check.differences import NEAR, near_sets
 from bench.evaluation.check.noninterference import check_method
 from bench.evaluation.check.row_replay import Stated, check_row
 from bench.experiments.data_source import DataSource
@@ -20,6 +24,7 @@ from bench.experiments.plan import expand
 from bench.experiments.run import run_cell
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
+from bench.methods.label.rr import RR
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import salted_noise
@@ -65,6 +70,26 @@ def test_publish_refuses_a_salt_that_was_searched_for(
 
     salt = next(filter(wakes, map(str, itertools.count())))
     assert re.search(why, check_row(cell, salt).reason)
+
+
+@pytest.mark.slow
+def test_an_author_cannot_try_the_neighbours_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replay of a row draws others; its run is that of the cell."""
+    trials, run = list[Trial](), Processes.run
+
+    def noted(self: Processes, trial: Trial, *others: Any, **options: Any) -> Any:
+        trials.append(trial)
+        return run(self, trial, *others, **options)
+
+    monkeypatch.setattr(Processes, "run", noted)
+    (cell,) = expand(Grid(("rr",), ("digits",), (1.0,), preset=Preset.TINY), DataSource(Progress()).describe)
+    for _ in range(2):
+        assert check_row(cell, "salt").ok
+    assert {trial.seed for trial in trials} == {cell.seed}
+    seeds = {trial.sets for trial in trials if trial.sets is not None}
+    private, (near, *_) = trials[0].material().private, near_sets(RR, NEAR[:1])
+    changed = {variant_of(private, near, RR.unit, RR.adjacency, seed).labels.numpy().tobytes() for seed in seeds}
+    assert len(changed) == len(seeds) == 2
 
 
 @pytest.mark.parametrize(
