@@ -12,6 +12,7 @@ from typing import Any
 from bench.core.config import default_delta
 from bench.core.errors import BenchError
 from bench.core.lazy_libraries import pandas
+from bench.core.margins import covered
 from bench.core.types import Basis, TargetAdjacency
 from bench.data.datasets import DATASETS, all_datasets, get_dataset
 from bench.data.own_arrays import is_features
@@ -146,7 +147,7 @@ def ranked(every: Iterable[BoardRow], wanted: Wanted) -> list[BoardRow]:
         copy(row)
         for row in every
         if row.band.private
-        and row.replace_one <= wanted.eps * (1 + 1e-9)
+        and covered(row.replace_one, wanted.eps)
         and (wanted.public or set(row.records[0].public_kinds) == {"none"})
         and (wanted.seconds == math.inf or (row.cost is not None and row.cost <= wanted.seconds))
     ]

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
+from bench.core.margins import covered
 from bench.core.types import AuditKind, PrivacyUnit
 from bench.privacy.auditing.utility_bound import remark
 from bench.reports.seed_group import SeedGroup
 from bench.results.attack_record import AuditRecord, MechanismVerdict, above
 from bench.results.audited import audited_of, no_power
-from bench.results.derived import covered
 from bench.results.record import Status
 from bench.results.text import audited_text, epsilon_text
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.lazy_libraries import pandas
+from bench.core.margins import covered
 from bench.metrics.ranking import difference
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Board, cells_of
@@ -97,7 +98,7 @@ def _row(board: Board, name: str, dataset: str, unit: str, eps: float | None) ->
         places = ", ".join(dict.fromkeys(f"{row.dataset} ({row.unit})" for row in exact))
         raise BenchError(f"{name} has no row on {dataset}, unit {unit}. It has rows on: {places}.")
     limit = 10.0 if eps is None else eps
-    within = [row for row in here if row.replace_one <= limit * (1 + 1e-9)]
+    within = [row for row in here if covered(row.replace_one, limit)]
     if not within and eps is not None:
         least = min(row.replace_one for row in here)
         raise BenchError(f"{name} proves at least {least:.3g} on {dataset}: give a larger --eps, or a record's key.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from bench.core.margins import covered
+
 FIRST = (
     "mnist", "fmnist", "cifar10", "cifar100", "svhn", "stl10", "celeba-g", "celeba-h", "imagenet", "medmnist", "covidx",
     "chest-xray", "att-faces", "movie-review",
@@ -49,7 +51,7 @@ class Band(NamedTuple):
     @classmethod
     def of(cls, proven: float, claimed: float | None) -> Band:
         """Return the band of a row; a row that claims nothing (None or infinity) has no privacy."""
-        limit = next((budget for budget in BUDGETS if proven <= budget * (1 + 1e-9)), math.inf)
+        limit = next((budget for budget in BUDGETS if covered(proven, budget)), math.inf)
         return cls(limit, claimed is not None and not math.isinf(claimed))
 
     @property

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from bench.core.margins import covered
 from bench.core.types import PrivacyUnit
 from bench.privacy.auditing.utility_bound import remark
-from bench.results.derived import covered
 from bench.results.record import Privacy, Record, Student
 from bench.results.text import epsilon_rows, epsilon_text, md
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench import privacy as accounting
 from bench.core.errors import BenchError
+from bench.core.margins import covered
 from bench.core.plain_files import read_plain
 from bench.core.types import Adjacency
 from bench.privacy.accounting.accountants import replace_one
@@ -34,11 +35,6 @@ GROUP = 7
 """Number of one person's records, for the bounds beside those for one record."""
 COARSENESS = 5.0
 """See :func:`bench.privacy.accounting.risk.risk`."""
-
-
-def covered(proven: float, claimed: float) -> bool:
-    """Return whether a claim is at least what is proven, up to the rounding of two sums of the same events."""
-    return proven <= claimed * (1 + 1e-9)
 
 
 def row_key(record: Record) -> str:

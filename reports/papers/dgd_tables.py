@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bench.core.margins import covered
 from bench.core.types import Basis
 from bench.privacy.accounting.claims import DGD_BYPASS
 from bench.reports.papers.dgd_figures import FIGURES, TEXTS
@@ -11,7 +12,6 @@ from bench.reports.papers.evidence import Usual, WantedCell, cell, elsewhere, pr
 from bench.reports.papers.pate import USUAL
 from bench.reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs
 from bench.reports.reported.numbers import Reported
-from bench.results.derived import covered
 
 BUDGETS = (10.0, 1.0)
 

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from bench.core.margins import covered
 from bench.reports.claims import Claim
 from bench.reports.order import BUDGETS
 from bench.reports.site.rows import GROUPS, Ranking, RowView
@@ -26,7 +27,7 @@ def answer(every: Iterable[Ranking]) -> tuple[RowView, str, str] | None:
             looser = [
                 other for other in ranking.rows
                 if other.ours and other.name == row.name and other.point.ranked and "add-remove" in other.proven.text
-                and (other.proven.sort or 0.0) <= budget * (1 + 1e-9)
+                and covered(other.proven.sort or 0.0, budget)
             ]  # fmt: skip
             other = max(looser, key=lambda other: other.point.accuracy, default=row)
             if other.point.accuracy > row.point.accuracy:
