@@ -135,7 +135,8 @@ class Alternating:
         count = self.config.batch - len(made)
         if count == 0:
             return made
-        return torch.cat([made, as_float(random_images(count, self.facts.shape, self._random)).to(made.device)])
+        drawn = random_images(count, self.facts.shape, self._random, self.config.random_kind)
+        return torch.cat([made, as_float(drawn).to(made.device)])
 
     def _seen(self, images: Tensor) -> Tensor:
         """Return the input of the student's trained part: features of its frozen map, or `images` without one."""

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from bench.interface import BenchError, Facts, setting
 from bench.methods.shared.given_teacher import GivenTeacherConfig
+from bench.methods.shared.random_images import KINDS
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class AlternationConfig(GivenTeacherConfig):
     activation_loss: bool = setting(True, "Eq. 8, third term; ablated in Table VI")
     generator_loss: Literal["dafl", "printed"] = setting("dafl", "Eq. 8 as the text has it; the formula differs")
     random_share: float = setting(0.0, "ours: share of a batch made by random processes, not the generator", ge=0, lt=1)
+    random_kind: Literal["strokes", "objects"] = setting("strokes", KINDS, later=True)
     pool_steps: int = setting(
         0,
         "ours: maximum student steps on all answers after the last iteration; Algorithm 1 takes one step on each "

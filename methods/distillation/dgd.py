@@ -180,7 +180,7 @@ class DGD(DGDFamily):
     def images_depend(self) -> dict[str, Any]:
         """See `DGDFamily.images_depend`: images are shared across epsilons and both aggregations."""
         names = [field.name for field in dataclasses.fields(DGDPrintedConfig) if field.name.startswith("generator_")]
-        names += ["images", "synthetic", "random_share", "baseline_steps", "alpha", "beta", "reading"]
+        names += ["images", "synthetic", "random_share", "random_kind", "baseline_steps", "alpha", "beta", "reading"]
         names += ["teacher", "teacher_recipe", "teacher_lr", "teacher_batch"]
         given = {} if not self.config.teacher_weights else {
             "given": [self.config.teacher_weights_sha256, self.config.teacher_size]
@@ -210,7 +210,8 @@ class DGD(DGDFamily):
         if not self.config.random_share:
             return made
 
-        textures = random_images(round(self.config.random_share * len(made)), private.facts.shape, textures_order)
+        count = round(self.config.random_share * len(made))
+        textures = random_images(count, private.facts.shape, textures_order, self.config.random_kind)
         # Positions are public; shuffled so that queries and released images mix both kinds.
         kept = torch.randperm(len(made), generator=context.streams.torch("images/mix"))
         return torch.cat([made[: len(made) - len(textures)], textures])[kept]

@@ -36,6 +36,7 @@ from bench.methods.distillation.tangent_normal import (
     train_vae,
 )
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
+from bench.methods.shared.random_images import KINDS
 from bench.methods.shared.settings_checks import SHOWN, student_depends
 from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
@@ -87,6 +88,7 @@ class DGDConfig(GivenTeacherConfig):
     )
     perturbation: Literal["directed", "printed"] = setting("directed", "DGD, Eq. 4; printed: Laplace, scale 2 c / eps1")
     synthetic: int = setting(60_000, "DGD, section IV: as many as private records", ge=1)
+    random_kind: Literal["strokes", "objects"] = setting("strokes", KINDS, later=True)
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records is trained."""
@@ -152,7 +154,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
 
     def images_depend(self) -> dict[str, Any]:
         """Return what the images depend on, besides data set, seed and device, for cache keys."""
-        return {"method": self.name, "synthetic": self.config.synthetic}
+        return {"method": self.name, "synthetic": self.config.synthetic, "random": self.config.random_kind}
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         facts = private.facts

@@ -76,7 +76,8 @@ class DGDSound(DGDFamily):
         return [Gaussian(self.config.sigma / math.sqrt(2 * self.config.queries))]
 
     def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
-        return random_images(self.config.synthetic, private.facts.shape, context.streams.torch("images"))
+        order, config = context.streams.torch("images"), self.config
+        return random_images(config.synthetic, private.facts.shape, order, config.random_kind)
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See `DGDFamily.answer`: a softmax of the noisy counts, in units of their noise."""

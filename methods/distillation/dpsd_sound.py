@@ -54,7 +54,7 @@ from bench.methods.distillation.annotation import bounded, distillation_gradient
 from bench.methods.distillation.answer_pool import BETWEEN, BestStudent, squared_error
 from bench.methods.distillation.dpsd_family import CITATION
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
-from bench.methods.shared.random_images import random_images
+from bench.methods.shared.random_images import KINDS, random_images
 from bench.methods.shared.settings_checks import SHOWN, student_depends
 from bench.methods.shared.starts_public import public_start
 from bench.methods.shared.teachers import (
@@ -94,6 +94,7 @@ class DPSDSoundConfig(GivenTeacherConfig):
     random_share: float = setting(
         0.75, "ours: share of the queries of later rounds made by random processes", ge=0, le=1
     )
+    random_kind: Literal["strokes", "objects"] = setting("strokes", KINDS, later=True)
     answer: Literal["votes", "gradient"] = setting("votes", "ours: gradient is Eq. 3 of DPSD, bounded and summed")
     distillation: Literal["decoupled", "dkd", "plain"] = setting("decoupled", "DPSD, Eq. 2; for answer=gradient")
     k: int | None = setting(None, "DPSD, section IV-A: as methods/distillation/dpsd.py; for answer=gradient")
@@ -191,7 +192,7 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
             # Earlier rounds get the remainder of the queries.
             count = len(range(number, self.config.queries, self.config.rounds))
             made = round(count * (1 - self.config.random_share)) if number else 0
-            asked = random_images(count - made, facts.shape, draws)
+            asked = random_images(count - made, facts.shape, draws, self.config.random_kind)
             if made:
                 drive(generator, student, self.config, context)
                 asked = torch.cat([asked, generate(generator.eval(), made, draws, context.device, 200)])

@@ -8,7 +8,7 @@ class: votes choose the texts.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the simulator (:mod:`bench.methods.generative.text_render` or
-:mod:`bench.methods.generative.shape_render`), the texts. Released: some of the images, the
+:mod:`bench.methods.shared.shape_render`), the texts. Released: some of the images, the
 student. Unit record, adjacency add-remove: a record has one vote per iteration, so the votes have L2 sensitivity 1;
 their number is not released. Claimed and proven: the exact cost of one Gaussian release per iteration.
 
@@ -45,8 +45,9 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.generative import shape_render, text_render
+from bench.methods.generative import text_render
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
+from bench.methods.shared import shape_render
 from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT
 

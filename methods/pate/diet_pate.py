@@ -34,7 +34,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
-from bench.methods.shared.random_images import random_images
+from bench.methods.shared.random_images import KINDS, random_images
 
 CODE = "mime00001/Noise_PATE @9736264"
 RANDOM = "images of random processes"
@@ -60,6 +60,7 @@ class DietPATEConfig(PATEGNMaxConfig):
     images: int = setting(
         9000, "ours: random images; teachers label the queries among them, the student sees all", ge=1
     )
+    random_kind: Literal["strokes", "objects"] = setting("strokes", KINDS, later=True)
 
 
 @register_method("diet-pate")
@@ -80,7 +81,8 @@ class DietPATE(PATEGNMax):
         return PATEGNMax.calibrate(type(self)(self.config, asked_about(self.config, self.facts)), budget)
 
     def query_source(self, public: PublicData) -> dict[str, Any]:
-        return {**super().query_source(public), "images": RANDOM, "statistics": self.config.batch_statistics}
+        drawn = {"images": f"{RANDOM}, {self.config.random_kind}", "statistics": self.config.batch_statistics}
+        return {**super().query_source(public), **drawn}
 
     def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
         """See :meth:`bench.interface.Method.make_shard`; the public images are not used."""
@@ -97,7 +99,7 @@ def _with_random_images(
     config: DietPATEConfig, private: PrivateData, context: Context
 ) -> tuple[PrivateData, PublicData]:
     facts = asked_about(config, private.facts)
-    images = random_images(config.images, facts.shape, context.streams.torch("images"))
+    images = random_images(config.images, facts.shape, context.streams.torch("images"), config.random_kind)
     return dataclasses.replace(private, facts=facts), PublicData(images, RANDOM)
 
 

@@ -19,7 +19,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ from bench.interface import (
     setting,
     smallest_noise,
 )
-from bench.methods.shared.random_images import random_images
+from bench.methods.shared.random_images import KINDS, random_images
 from bench.methods.shared.settings_checks import SHOWN, check_parts
 from bench.methods.shared.teachers import tiny_teachers
 from bench.models.feature_net import OnFixedMap
@@ -64,6 +64,7 @@ class PATERidgeConfig:
     queries: int = setting(1000, CHOSEN, ge=1)
     penalty: float = setting(0.05, "ours: of a teacher, in units of the mean squared norm of its features", gt=0)
     student: str = setting("scatter_linear", "Tramer and Boneh 2021, section 3: a linear layer on their features")
+    random_kind: Literal["strokes", "objects"] = setting("strokes", KINDS, later=True)
     sigma: float = setting(7.5, "ours: noise on each sum of scores, calibrated to the budget", gt=0)
 
 
@@ -123,7 +124,8 @@ class PATERidge(Method[PATERidgeConfig]):
                 f"{self.name} fits a linear layer on fixed features, and {self.config.student} has none. Accepted as "
                 "student: scatter_linear."
             )
-        images = random_images(self.config.queries, facts.shape, context.streams.torch("queries"))
+        order = context.streams.torch("queries")
+        images = random_images(self.config.queries, facts.shape, order, self.config.random_kind)
         asked = features_of(images, student.fixed, context, "public").float()
         features = features_of(private.images, student.fixed, context, "private")
         parts = partition(len(private), self.config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")

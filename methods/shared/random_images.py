@@ -1,24 +1,42 @@
 """Images of random processes: teacher queries that need no data.
 
-Equal shares of blobs (a softly thresholded, smoothed Gaussian field), ridges (its zero crossings, inside a disc) and
-strokes (Bezier curves), in two random colours if the data have colour. On MNIST, 20,000 distil a teacher of 99% into a
-student of 97%. Bright thin shapes on a dark background are the designer's prior, not learnt from records.
+``strokes`` are equal shares of blobs (a softly thresholded, smoothed Gaussian field), ridges (its zero crossings,
+inside a disc) and strokes (Bezier curves), in two random colours if the data have colour. On MNIST, 20,000 distil a
+teacher of 99% into a student of 97%. Bright thin shapes on a dark background are the designer's prior, not learnt from
+records.
+
+``objects``, for pictures of things, are half strokes, half broad shapes (:mod:`bench.methods.shared.shape_render`), on
+black if the data are grey.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bench.interface import BenchError
+from bench.methods.shared import shape_render
+
+RandomKind = Literal["strokes", "objects"]
+KINDS = "ours: methods/shared/random_images.py; objects: for data without characters"
 
 
-def random_images(count: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+def random_images(
+    count: int, shape: tuple[int, int, int], generator: torch.Generator, kind: RandomKind = "strokes"
+) -> Tensor:
     """Return `count` random images, uint8 (count, channels, height, width); raise BenchError for a negative count."""
     if count < 0:
         raise BenchError(f"the number of random images must not be negative, not {count}.")
+    if kind == "objects":
+        parameters = shape_render.random_parameters(count // 2, generator)
+        if shape[0] == 1:
+            parameters[:, 0] = 0  # a black background
+        shapes = (shape_render.rendered(parameters, shape) * 255).round().to(torch.uint8)
+        images = torch.cat([random_images(count - count // 2, shape, generator), shapes])
+        return images[torch.randperm(count, generator=generator)]
     channels, height, width = shape
     if count == 0:
         return torch.empty(0, *shape, dtype=torch.uint8)

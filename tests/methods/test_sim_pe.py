@@ -17,7 +17,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, Facts, PrivateData
 from bench.evaluation.audit.pairs import worst_pairs
-from bench.methods.generative import shape_render, sim_pe
+from bench.methods.generative import sim_pe
 from bench.methods.generative.sim_pe import Shapes, SimPE, SimPEConfig, degrees_of, parents, votes_for
 from bench.methods.generative.text_render import (
     ANGLES,
@@ -29,6 +29,7 @@ from bench.methods.generative.text_render import (
     rendered,
     varied,
 )
+from bench.methods.shared import shape_render
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
