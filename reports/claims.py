@@ -55,7 +55,13 @@ CHOSEN_BY_HAND = (
     # were chosen on test records.
     (_ON_PRIVATE, "cifar10", {"dgd", "dpsd"}, {"teacher_init": "package"}),
     (_ON_TEST, "cifar10", {"pate-gnmax"}, {"teacher_init": "package"}),
-)
+    # docs/reproduction.md: students of a noise-free net, on several kinds of random images.
+    (
+        _ON_TEST, "fmnist",
+        {"dgd", "dgd-plus", "dgd-sound", "diet-pate", "dpsd", "dpsd-label", "dpsd-sound", "pate-ridge"},
+        {"random_kind": "objects"},
+    ),
+)  # fmt: skip
 """The same for settings that no preset has: the remark, data set, methods, and the settings that identify the rows."""
 
 
