@@ -130,7 +130,7 @@ INDEX = {
         "generative.sim_pe",
         "Lin et al. 2025",
         groups="generative record",
-        public_data="a simulator: characters in 22 fonts",
+        public_data="a simulator: characters in 22 fonts, or shapes",
     ),
     "spectral-dp": _dp_sgd("dpsgd.spectral_dp", "Feng et al. 2023; Tramer and Boneh 2021"),
     "topagg": _dp_sgd("dpsgd.variants", "Wang et al. 2021; Tramer and Boneh 2021"),

@@ -1,9 +1,9 @@
 """Makes the rows of a matrix product independent of their position on AMD processors.
 
-By default, MKL's kernels for AMD sum a row of a float32 product in another order if it starts at an address that is no
-multiple of 16 bytes. A record that leaves moves all later ones, and changes the last bits of their values. MKL's
-setting for reproducible results avoids this without a loss of speed. It has no effect once MKL multiplied in this
-process; :func:`bench.training.by_record.in_equal_batches` tests for it.
+By default, MKL's kernels for AMD sum a row in another order if its address is no multiple of 16 bytes. Removing a
+record moves all later ones, which changes the last bits of their values. MKL's setting for reproducible results avoids
+this without a loss of speed, but has no effect once MKL has multiplied in the process:
+:func:`bench.training.by_record.in_equal_batches` tests for that.
 """
 
 from __future__ import annotations

@@ -97,12 +97,15 @@ class Texts:
     texts: str
 
     def random(self, count: int, draws: torch.Generator) -> Tensor:
+        """See :meth:`Simulator.random`."""
         return text_render.random_parameters(count, self.texts, draws)
 
     def varied(self, parameters: Tensor, turn: int, draws: torch.Generator) -> Tensor:
+        """See :meth:`Simulator.varied`."""
         return text_render.varied(parameters, degrees_of(turn), draws)
 
     def rendered(self, parameters: Tensor, shape: tuple[int, int, int]) -> Tensor:
+        """See :meth:`Simulator.rendered`."""
         return text_render.rendered(parameters, self.texts, shape)
 
 
@@ -113,13 +116,16 @@ class Shapes:
     iterations: int
 
     def random(self, count: int, draws: torch.Generator) -> Tensor:
+        """See :meth:`Simulator.random`."""
         return shape_render.random_parameters(count, draws)
 
     def varied(self, parameters: Tensor, turn: int, draws: torch.Generator) -> Tensor:
+        """See :meth:`Simulator.varied`."""
         share = turn / max(self.iterations - 1, 1)
         return shape_render.varied(parameters, FARTHEST / 2 ** (HALVINGS * share), draws)
 
     def rendered(self, parameters: Tensor, shape: tuple[int, int, int]) -> Tensor:
+        """See :meth:`Simulator.rendered`."""
         return shape_render.rendered(parameters, shape)
 
 

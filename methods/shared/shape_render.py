@@ -35,7 +35,7 @@ def varied(parameters: Tensor, degree: float, draws: torch.Generator) -> Tensor:
 
 
 def rendered(parameters: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Return the images, float (n, *shape) in [0, 1], of `parameters`; grey images take the first colour."""
+    """Return the images, float (n, *shape) in [0, 1], of `parameters`; without three channels, of one grey."""
     return torch.cat([_drawn(some, shape) for some in torch.split(parameters, CHUNK)])
 
 
@@ -50,7 +50,7 @@ def _drawn(parameters: Tensor, shape: tuple[int, int, int]) -> Tensor:
         mirrored = torch.maximum(mask, mask.flip(2))
         mask = torch.where(fields[9] < 2 / 3, mirrored, mask) * fields[8].clamp(max=0.5) * 2
         images += mask[:, None] * (colours[:, part, :, None, None] - images)
-    return images
+    return images.expand(-1, channels, -1, -1)
 
 
 def _mask(fields: Tensor, y: Tensor, x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ def test_random_images_are_the_same_for_the_same_seed_and_differ_among_themselve
 
 
 def test_half_of_the_objects_are_strokes_and_half_are_broad_shapes() -> None:
-    for shape in ((1, 28, 28), (3, 32, 24), (1, 8, 8)):
+    for shape in ((1, 28, 28), (3, 32, 24), (1, 8, 8), (2, 8, 9)):
         draws = torch.Generator().manual_seed(3)
         images = random_images(51, shape, draws, "objects")
         assert (images.dtype, tuple(images.shape)) == (torch.uint8, (51, *shape))
