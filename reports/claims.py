@@ -58,7 +58,10 @@ CHOSEN_BY_HAND = (
     # docs/reproduction.md: students of a noise-free net, on several kinds of random images.
     (
         _ON_TEST, "fmnist",
-        {"dgd", "dgd-plus", "dgd-sound", "diet-pate", "dpsd", "dpsd-label", "dpsd-sound", "pate-ridge"},
+        {
+            "dgd", "dgd-plus", "dgd-sound", "diet-pate", "dpdfd", "dpsd", "dpsd-label", "dpsd-sound", "dpsd-t",
+            "fed-dpsd", "pate-ridge",
+        },
         {"random_kind": "objects"},
     ),
 )  # fmt: skip

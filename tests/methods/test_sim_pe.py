@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Budget, Facts, PrivateData
+from bench.core.types import Budget, Facts, PrivateData, PublicData
 from bench.evaluation.audit.pairs import worst_pairs
 from bench.methods.generative import sim_pe
 from bench.methods.generative.sim_pe import Shapes, SimPE, SimPEConfig, degrees_of, parents, votes_for
@@ -41,6 +41,7 @@ from helpers.small_sets import SMALL
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 CPU = torch.device("cpu")
 DIGITS = "0123456789"
+NOTHING = PublicData(torch.empty(0, 1, 28, 28, dtype=torch.uint8), "none")
 
 
 def ledger(seed: int = 0) -> Ledger:
@@ -240,7 +241,7 @@ def test_votes_find_the_shape_of_a_class() -> None:
     config = SimPEConfig(candidates=400, iterations=12, lookahead=1, noise_multiplier=1.0, simulator="shapes")
     context = Context(CPU, Streams(0), Cache(None, {}), Progress(), note=lambda text: None)
     private = PrivateData(images, labels, dataclasses.replace(SMALL, private_records=200, classes=2))
-    source = SimPE(config, private.facts).fit_generator(private, None, ledger(), context)  # type: ignore[arg-type]
+    source = SimPE(config, private.facts).fit_generator(private, NOTHING, ledger(), context)
     made, classes = source.draw(100, torch.Generator().manual_seed(0))
     wanted = torch.where(classes[:, None, None] == 0, inside, ~inside).float()
     off = (made[:, 0] - wanted).abs().mean((1, 2))

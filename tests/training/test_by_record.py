@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_products_of_the_others_stay_where_one_record_is_absent(dtype: torch.dty
 class _ByPosition(TorchFunctionMode):
     """Adds to each row of a product what depends on its position."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         return found + torch.arange(len(found))[:, None] if func is torch.Tensor.matmul else found
 
