@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Mapping
 
 from bench.core.errors import BenchError
-from bench.results.text import markdown_table
+from bench.results.text import Toward, epsilon_text, markdown_table
 
 Line = Mapping[str, str]
 Rows = Mapping[tuple[str, ...], Line]
@@ -54,19 +54,24 @@ def _shown(row: Line) -> tuple[str, ...]:
     return row["dataset"], row["unit"], row["method"], target, row["preset"]
 
 
+_FIGURES: tuple[tuple[str, Toward], ...] = (
+    ("claimed", "nearest"), ("proven", "up"), ("replace_one", "up"), ("audited", "down"),
+)  # fmt: skip
+
+
 def _figures(row: Line) -> tuple[str, ...]:
     first, last = row["place"], row.get("place_last", "")
     return (
         f"{float(row['accuracy']):.2f}",
-        *(_number(row.get(name, "")) for name in ("claimed", "proven", "replace_one", "audited")),
+        *(_number(row.get(name, ""), toward) for name, toward in _FIGURES),
         row.get("claim", "") or "–",
         "–" if not first else first if last in ("", first) else f"{first}-{last}",
         str(len(row["seeds"].split(";"))),
     )
 
 
-def _number(text: str) -> str:
-    return f"{float(text):.3g}" if text else "–"
+def _number(text: str, toward: Toward) -> str:
+    return epsilon_text(float(text) if text else None, toward)
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

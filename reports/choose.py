@@ -24,6 +24,7 @@ from bench.reports.order import BUDGETS, dataset_order
 from bench.reports.ranks import set_ranks
 from bench.results.command import command_for
 from bench.results.record import Record
+from bench.results.text import epsilon_text
 
 CANDIDATES = 3
 """Number of methods whose runs on a user's own data are printed."""
@@ -179,7 +180,8 @@ def _nothing(every: Sequence[BoardRow], wanted: Wanted, name: str) -> str:
     if options:
         return f"{said} Leave out {' or '.join(options)}."
     if math.isfinite(least):
-        return f"{said} The least proven epsilon of a ranked row is {least:.2f}: give --eps {math.ceil(least):g}."
+        shown = epsilon_text(least, "up")
+        return f"{said} The least proven epsilon of a ranked row is {shown}: give --eps {math.ceil(least):g}."
     return f"{said} No row there has three seeds and a proven epsilon of at most {BUDGETS[-1]:g}; see the board."
 
 

@@ -12,6 +12,7 @@ from bench.core.margins import covered
 from bench.metrics.ranking import difference
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Board, cells_of
+from bench.results.text import epsilon_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,6 @@ def _row(board: Board, name: str, dataset: str, unit: str, eps: float | None) ->
     limit = 10.0 if eps is None else eps
     within = [row for row in here if covered(row.replace_one, limit)]
     if not within and eps is not None:
-        least = min(row.replace_one for row in here)
-        raise BenchError(f"{name} proves at least {least:.3g} on {dataset}: give a larger --eps, or a record's key.")
+        least = epsilon_text(min(row.replace_one for row in here), "up")
+        raise BenchError(f"{name} proves at least {least} on {dataset}: give a larger --eps, or a record's key.")
     return max(within or here, key=lambda row: (row.place is not None, row.accuracy))

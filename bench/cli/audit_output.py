@@ -55,7 +55,8 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
         for m in a.mechanisms:
             if m.verdict is MechanismVerdict.VIOLATED:
                 settings = ", ".join(f"{k}={v}" for k, v in m.parameters.items())
-                echo(f"violated: {m.kind} ({settings}) in {a.student}: {m.epsilon:.6g} seen, {m.exact:.6g} allowed")
+                seen, allowed = epsilon_text(m.epsilon, "down"), epsilon_text(m.exact, "up")
+                echo(f"violated: {m.kind} ({settings}) in {a.student}: {seen} seen, {allowed} allowed")
 
 
 # Columns of the tables; the lines below a table give the remaining details.

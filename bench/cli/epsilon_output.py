@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
         if name in ("replace_one", "epsilon_of_one_trial") and value == 0:
             value = _epsilon(0.0)
         label = LABELS.get(name, name)
-        echo(f"{label}: {value:.10g}" if isinstance(value, float) else f"{label}: {value}")
+        echo(f"{label}: {_fact(name, value) if isinstance(value, float) else value}")
     for row in rows:
         if row.note:
             echo(f"{row.name}: {row.note}")
@@ -127,6 +128,16 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
         ("success", "at most"),
         [(word, risk_text(value, 0.0)) for word, value in zip(RISK_WORDS, bounds.as_dict().values(), strict=True)],
     )
+
+
+def _fact(name: str, value: float) -> str:
+    """Return ten digits: lower bounds rounded down, and upper bounds and noise, which must suffice, rounded up."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:.10g}"
+    exact = Decimal(repr(value))
+    upper = name.startswith(("replace_one", "epsilon_", "sigma"))
+    rounding = ROUND_FLOOR if name.endswith("at_least") else ROUND_CEILING if upper else ROUND_HALF_EVEN
+    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 9), rounding)):.10g}"
 
 
 def _epsilon(epsilon: float, rounding: str = ROUND_CEILING) -> str:

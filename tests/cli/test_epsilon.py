@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli.epsilon import app
+from bench.cli.epsilon_output import LABELS
 from bench.core.errors import BenchError
 
 LNMAX = ["lnmax", "--gamma", "0.05"]
@@ -271,3 +272,34 @@ def test_a_papers_name_points_to_its_group() -> None:
     found = CliRunner().invoke(app, ["pate"])
     assert found.exit_code != 0
     assert "python -m bench epsilon claimed pate" in found.output
+
+
+@pytest.mark.parametrize("sigma", ["0.5", "0.7", "1.3", "2.9"])
+def test_what_bounds_is_printed_on_the_safe_side(sigma: str) -> None:
+    options = ("dp-sgd", "--sampling", "fixed", "--sampling-rate", 0.1, "--sigma", sigma, "--steps", 3)
+    facts, lines = json.loads(run(*options, "--json"))["facts"], run(*options).splitlines()
+    printed = {label: float(line.rsplit(": ")[-1]) for line in lines for label in LABELS.values() if label in line}
+    assert printed[LABELS["replace_one"]] >= facts["replace_one"]
+    assert printed[LABELS["epsilon_at_least"]] <= facts["epsilon_at_least"]
+
+
+def test_a_printed_sigma_keeps_to_its_target() -> None:
+    options = ("dp-sgd", "--sampling", "shuffled", "--batch", 512, "--records", 60_000, "--epochs", 2)
+    sigma = run(*options, "--target-epsilon", 1.5).split("sigma: ")[1].split()[0]
+    assert "proven epsilon (add-remove): 1.500000," in run(*options, "--sigma", sigma)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["laplace", "--noise-multiplier", 0.00134228],
+        ["randomized-response", "--classes", 10, "--epsilon", 744.8],
+        ["permute-and-flip", "--epsilon", 3.409496229249154, "--count", 670, "--delta", 5.689243269779042e-07],
+    ],
+    ids=lambda command: command[0],
+)
+def test_beyond_what_doubles_resolve_no_lower_bound_is_stated(command: list[object]) -> None:
+    found = json.loads(run(*command, "--json"))
+    assert min(float(row["epsilon"]) for row in found["accountants"]) > 700
+    assert "pld_without_rounding_at_least" not in found["facts"]
+    assert "at least" not in run(*command)

@@ -18,6 +18,7 @@ from bench.privacy.auditing.bounds import refuted_epsilon
 from bench.privacy.dpsgd.sampling import batches
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.batch_events import training_event
+from bench.privacy.events.conversions import gaussian_delta
 from bench.privacy.events.events import DPSGD, AllocatedSteps, FixedBatches, ShuffledEpochs
 
 REPLACE = Adjacency.REPLACE
@@ -182,6 +183,36 @@ def test_fixed_batches_hide_the_size_of_a_worst_pair_of_batches() -> None:
             assert truth <= float(found.get_delta_for_epsilon(epsilon)) + 1e-12
 
 
+@pytest.mark.parametrize(("rate", "noise"), [(0.0085, 0.5), (0.5, 1.0), (0.9, 3.0), (1 - 1e-9, 1.0)])
+def test_known_batches_cost_a_share_of_a_gaussian_release(rate: float, noise: float) -> None:
+    found = FixedBatches(rate, noise, 1).pld()
+    assert found is not None
+    for epsilon in (0.0, 0.5, 2.0, 5.0):
+        assert float(found.get_delta_for_epsilon(epsilon)) == pytest.approx(
+            rate * gaussian_delta(1 / noise, epsilon), rel=1e-3, abs=1e-9
+        )
+    order = np.array([1.5, 2.0, 8.0, 40.0])
+    x = np.arange(-60.0, 100.0, 0.01)
+    moments = [
+        special.logsumexp(stats.norm.logpdf(x) + alpha * (x - 0.5 / noise) / noise) + math.log(0.01) for alpha in order
+    ]
+    expected = np.logaddexp(math.log1p(-rate), math.log(rate) + np.array(moments)) / (order - 1)
+    assert FixedBatches(rate, noise, 1).rdp(order) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps", "epsilon"),  # with batches revealed, composed by dp_accounting
+    [(512 / 60_000, 0.5, 1, 7.4833), (512 / 60_000, 0.5, 117, 23.0300), (0.5, 1.0, 1, 4.2124), (0.9, 1.0, 10, 17.2298)],
+)
+def test_fixed_batches_cost_no_more_than_known_ones(rate: float, noise: float, steps: int, epsilon: float) -> None:
+    event = FixedBatches(rate, noise, steps)
+    assert proven([event], 1e-5).epsilon == pytest.approx(epsilon, abs=1e-3)
+    assert proven([event], 1e-5).epsilon <= proven([event.replaced()], 1e-5).epsilon
+    least = at_least(event, rate, steps, 1e-5)
+    assert least is not None
+    assert least < proven([event], 1e-5).epsilon
+
+
 def test_full_fixed_batches_are_gaussian_releases() -> None:
     assert proven([FixedBatches(1.0, 3.0, 9)], 1e-5).epsilon == pytest.approx(exact_gaussian_epsilon(1.0, 1e-5))
     assert proven([FixedBatches(1.0, 3.0, 9).replaced()], 1e-5).epsilon == pytest.approx(
@@ -192,7 +223,9 @@ def test_full_fixed_batches_are_gaussian_releases() -> None:
 def test_shuffled_epochs_are_gaussian_releases_and_never_cost_less_than_poisson_batches() -> None:
     event = ShuffledEpochs(1.23, 40)
     assert proven([event], 1e-5).epsilon == pytest.approx(exact_gaussian_epsilon(math.sqrt(40) / 1.23, 1e-5))
-    assert event.replaced() == ShuffledEpochs(1.23 / 2, 40, adjacency=REPLACE)
+    replaced = event.replaced()
+    assert replaced == ShuffledEpochs(1.23, 40, adjacency=REPLACE)
+    assert proven([replaced], 1e-5).epsilon == pytest.approx(exact_gaussian_epsilon(2 * math.sqrt(40) / 1.23, 1e-5))
     for noise, steps in ((0.5, 10), (1.23, 100), (3.0, 1000)):
         poisson = DPSGD(1 / 100, noise, steps)
         assert (
@@ -229,18 +262,28 @@ def test_records_keep_the_events(sampling: Sampling) -> None:
 )
 def test_shuffled_records_reveal_at_most_what_is_proven(noise: float, steps: int, epochs: int) -> None:
     event = ShuffledEpochs(noise, epochs)
-    least = at_least(event, 1 / steps, 1e-5)
+    least = at_least(event, 1 / steps, steps * event.epochs, 1e-5)
     assert least is not None
     assert 0 < least < proven([event], 1e-5).epsilon
+    assert at_least(event, 1 / steps, steps * event.epochs + steps - 1, 1e-5) == least
+
+
+def test_a_step_of_an_unfinished_epoch_reveals_no_more_than_a_random_batch() -> None:
+    rate = 1 / 117
+    assert at_least(ShuffledEpochs(0.5, 1), rate, 1, 1e-5) is None
+    fixed = proven([FixedBatches(rate, 0.5, 118)], 1e-5).epsilon
+    least = at_least(ShuffledEpochs(0.5, 2), rate, 118, 1e-5)
+    assert least is not None
+    assert least < 11.95 < fixed  # 11.942: one epoch and a step of known batches
 
 
 @pytest.mark.parametrize(("rate", "noise", "steps"), [(0.1, 1.0, 10), (0.01, 2.0, 300), (0.5, 4.0, 5)])
 def test_fixed_batches_reveal_at_most_what_is_proven(rate: float, noise: float, steps: int) -> None:
     event = FixedBatches(rate, noise, steps)
-    least = at_least(event, rate, 1e-5)
+    least = at_least(event, rate, event.steps, 1e-5)
     assert least is not None
     assert 0 < least < proven([event], 1e-5).epsilon
-    assert at_least(AllocatedSteps(noise, 10), 0.1, 1e-5) is None
+    assert at_least(AllocatedSteps(noise, 10), 0.1, 10, 1e-5) is None
 
 
 def test_an_audit_of_shuffled_records_refutes_poissons_figure() -> None:
@@ -258,6 +301,6 @@ def test_an_audit_of_shuffled_records_refutes_poissons_figure() -> None:
     audited = refuted_epsilon(int(present.sum()), runs, int(absent.sum()), runs, delta, 0.95)
     poisson = proven([DPSGD(1 / steps, noise, steps * epochs)], delta).epsilon
     event = ShuffledEpochs(noise, epochs)
-    least, most = at_least(event, 1 / steps, delta), proven([event], delta).epsilon
+    least, most = at_least(event, 1 / steps, steps * epochs, delta), proven([event], delta).epsilon
     assert least is not None
     assert poisson < audited < least < most

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import pytest
 
 from bench.core.errors import BenchError
@@ -23,6 +26,18 @@ def test_rows_that_are_new_gone_or_changed_are_listed() -> None:
     assert "| accuracy | 50.00 | 75.00 |" in changed
     assert "pate" not in said
     assert changes(after, after) == "3 rows are on both boards.\n"
+
+
+def test_bounds_stay_bounds_when_printed() -> None:
+    board = to_csv(build_board([record(method="pate", epsilon=1.0)]))
+    (line,) = csv.DictReader(board.splitlines())
+    text = io.StringIO()
+    table = csv.DictWriter(text, line)
+    table.writeheader()
+    table.writerow({**line, "method": "dgd", "proven": "7.88398", "audited": "2.12822"})
+    said = changes(board, text.getvalue())
+    assert "| 7.89 |" in said
+    assert "| 2.12 |" in said
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "dataset,method\nmnist,pate\n"])

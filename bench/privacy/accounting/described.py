@@ -126,7 +126,9 @@ def steps_of(steps: int | None, epochs: float | None, rate: float, sampling: Sam
 Gamma = Annotated[float, Option("Laplace noise of scale 1 / gamma on every count.")]
 _VOTES = ".npy file of vote counts (queries, classes): adds the data-dependent accountants."
 Votes = Annotated["ArrayLike | None", Option(_VOTES, panel="Votes")]
-Steps = Annotated[int | None, Option("Number of steps.")]
+Steps = Annotated[
+    int | None, Option("Number of steps. An epoch of shuffled or allocated records has 1 / sampling rate, rounded.")
+]
 Epochs = Annotated[float | None, Option("Instead of --steps: passes over the records, by the sampling.")]
 Rate = Annotated[float | None, Option("Chance of each record to be in a batch.", panel="Sampling")]
 Batch = Annotated[float | None, Option("Expected batch size, with --records.", "batch_size", "Sampling")]

@@ -246,7 +246,7 @@ def dp_sgd(
         facts["epsilon_if_batches_were_poisson"] = accountants.proven(
             [events.DPSGD(rate, sigma, number)], delta
         ).epsilon
-    if (least := worst_batches.at_least(event, rate, delta)) is not None:
+    if (least := worst_batches.at_least(event, rate, number, delta)) is not None:
         facts["epsilon_at_least"] = least
     return Described([event], facts=facts)
 

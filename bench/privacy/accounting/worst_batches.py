@@ -24,23 +24,25 @@ LOST = 0.05
 MOST = 100_000
 
 
-def at_least(event: Training, rate: float, delta: float) -> float | None:
+def at_least(event: Training, rate: float, taken: int, delta: float) -> float | None:
     """Return a lower bound on the epsilon of `event` at `delta`, for an absent record; None if none is known here.
 
-    `rate` is the share of the records in a batch. The attacker uses the largest noisy sum of each shuffled epoch, or
-    every sum of fixed batches. None also beyond :data:`MOST` epochs or steps.
+    `rate` is the share of the records in a batch, and `taken` the number of steps. The attacker uses the largest noisy
+    sum of each whole shuffled epoch, or every sum of fixed batches. None also beyond :data:`MOST` epochs or steps.
     """
     if isinstance(event, (ShuffledEpochs, FixedBatches)) and getattr(event, event.counted) > MOST:
         return None
     if isinstance(event, ShuffledEpochs):
         noise, steps = event.noise_multiplier, steps_of_epoch(rate)
+        if taken < steps:  # no whole epoch
+            return None
         edges = np.linspace(-4 * noise, 2 + 8 * noise, BINS)
 
         def largest(shift: float) -> losses.Floats:
             log_below = special.log_ndtr((edges - shift) / noise) + (steps - 1) * special.log_ndtr(edges / noise)
             return _masses(np.exp(log_below), -np.expm1(log_below))
 
-        return _epsilon(largest(2.0), largest(1.0), event.epochs, delta)
+        return _epsilon(largest(2.0), largest(1.0), taken // steps, delta)
     if isinstance(event, FixedBatches):
         noise = event.noise_multiplier
         edges = np.linspace(-8 * noise, 2 + 8 * noise, BINS)

@@ -41,7 +41,7 @@ def _precision(noise: float) -> tuple[float, float, int]:
 
     Little noise has such large likelihood ratios that an even grid up to 7.2 deviations would blur all others.
     """
-    return (7.2, 3.1e-13, 2**20) if noise >= 0.7 else (5.7, 6.1e-9, 2**21)
+    return (7.2, 3.1e-13, 2**20) if noise >= 0.8 else (5.7, 6.1e-9, 2**21)
 
 
 def _largest(noise: float) -> float:

@@ -15,10 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bench.core.types import Adjacency, Sampling
-from bench.privacy.events import allocation, composing, losses
+from bench.privacy.events import allocation, composing, losses, sampled_losses
 from bench.privacy.events.base_event import Event, Floats, positive, whole
 from bench.privacy.events.gaussian_events import GaussianEvent
 from bench.privacy.events.sampled_events import DPSGD, SampledGaussianEvent
+
+COMPARED = 1e-5
+"""The delta at which the better of two bounds is chosen; both hold at every delta."""
+COMPARED_ORDERS = np.array([1.1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class AllocatedSteps(Event):
             return allocation.allocated_gaussian_rdp(self.noise_multiplier, self.steps, tuple(at.tolist()))
 
         if self.adjacency is Adjacency.ADD_REMOVE:
-            return self.epochs * absent(order)
+            return self.epochs * np.minimum(absent(order), order / (2 * self.noise_multiplier**2))
         between = (order - 0.5) / (order - 1) * absent(2 * order) + absent(2 * order - 1)
         return self.epochs * np.minimum(between, 2 * order / self.noise_multiplier**2)
 
@@ -102,6 +106,9 @@ class FixedBatches(SampledGaussianEvent):
     orders: the curve is that of noise of half the multiplier, amplified by the sampling rate (Zhu, Dong, Wang, AISTATS
     2022, proposition 30; Balle, Barthe, Gaboardi 2018, arXiv:1807.01647). An absent record is one replaced by an empty
     place. Its own gradient moves half as far, but in batches without it another record takes its place: the same curve.
+
+    An attacker who knows the batches sees an absent record in a share `sampling_rate` of them, each a Gaussian release
+    of the whole noise. That bound is less where the rate is high, the noise small or the steps are few.
     """
 
     sampling_rate: float
@@ -124,6 +131,36 @@ class FixedBatches(SampledGaussianEvent):
     def describe(self) -> str:
         share = f"random sets of {self.sampling_rate:g} of the records"
         return f"DP-SGD on {share}, noise {self.noise_multiplier:g}, {self.steps} steps"
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the smaller Renyi divergence of secret and of known batches."""
+        secret = SampledGaussianEvent.rdp(self, orders)
+        return secret if self.adjacency is Adjacency.REPLACE else np.minimum(secret, self._known_rdp(orders))
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
+        """Return the PLD of all steps, for secret batches or for known ones, whichever Renyi divergences favour."""
+        if not self._known:
+            return SampledGaussianEvent.pld(self, interval)
+        one = partial(sampled_losses.known_sample_pld, self.noise_multiplier, self.sampling_rate)
+        return composing.many_composed(one, self.steps, interval, self.loss_deviation)
+
+    def _known_rdp(self, orders: ArrayLike) -> Floats:
+        return self.steps * sampled_losses.known_sample_rdp(self.noise_multiplier, self.sampling_rate, orders)
+
+    @property
+    def _known(self) -> bool:
+        if self.sampling_rate == 1 or self.adjacency is Adjacency.REPLACE or self.noise_multiplier < 0.1:
+            return False
+        left = -math.log(COMPARED) / (COMPARED_ORDERS - 1)
+        secret = SampledGaussianEvent.rdp(self, COMPARED_ORDERS)
+        return bool((self._known_rdp(COMPARED_ORDERS) + left).min() < (secret + left).min())
+
+    @property
+    def loss_deviation(self) -> float:
+        if not self._known:
+            return sampled_losses.loss_deviation(self.relative_noise, self.sampling_rate)
+        mu, rate = 1 / self.noise_multiplier, self.sampling_rate
+        return mu * math.sqrt(rate + rate * (1 - rate) * mu**2 / 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +185,13 @@ class ShuffledEpochs(GaussianEvent):
     def describe(self) -> str:
         return f"DP-SGD on shuffled records, noise {self.noise_multiplier:g}, {self.epochs} epochs"
 
-    def zcdp(self) -> float:
-        """Return ``epochs / (2 noise_multiplier**2)``."""
-        return self.epochs / (2 * self.noise_multiplier**2)
+    def twice(self) -> dict[str, Any]:
+        return {}
 
-    def gaussian_mu(self) -> float:
-        """Return ``sqrt(epochs) / noise_multiplier``: of a known order, which bounds a secret one."""
-        return math.sqrt(self.epochs) / self.noise_multiplier
+    def zcdp(self) -> float:
+        """Return rho for a known order, which bounds a secret one; a replaced record moves its batch twice as far."""
+        moves = 2 if self.adjacency is Adjacency.REPLACE else 1
+        return self.epochs * (moves / self.noise_multiplier) ** 2 / 2
 
 
 Training = DPSGD | AllocatedSteps | FixedBatches | ShuffledEpochs

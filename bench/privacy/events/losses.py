@@ -27,6 +27,8 @@ MOST_STEPS = 2**22
 ROUNDING = 1e-15
 """A bound on the error that each composed loss adds to a delta: taking a power of a Fourier transform multiplies the
 transform's error by the number of losses. The largest observed error is 4e-16 per loss."""
+LARGEST_EXACT = 700.0
+"""From about 710, ``exp(-epsilon)`` is denormal or 0, and dp-accounting returns an epsilon that is too large."""
 
 
 def rounding(composed: int) -> float:
@@ -55,7 +57,7 @@ class Composed:
             return float(self.distribution.get_epsilon_for_delta(left))
 
     def at_least(self, delta: float) -> float | None:
-        """Return a lower bound on the epsilon at `delta` of the exact losses; None if unknown.
+        """Return a lower bound on the epsilon at `delta` of the exact losses; None if unknown or very large.
 
         A loss is split between two points of the grid so that the mean of its exponential stays, which adds to it on
         average at most an eighth of the points' squared distance. By Hoeffding's inequality all of them add more than
@@ -67,7 +69,8 @@ class Composed:
         added = self.blur / 4 + math.sqrt(self.blur * math.log(1 / rare) / 2)
         masses = [self.distribution._pmf_remove, self.distribution._pmf_add]
         lost = max(float(pmf._infinity_mass) for pmf in masses) + self.rounding + rare
-        return max(float(self.distribution.get_epsilon_for_delta(delta + lost)) - added, 0.0)
+        found = float(self.distribution.get_epsilon_for_delta(delta + lost))
+        return max(found - added, 0.0) if found < LARGEST_EXACT else None
 
     def deltas(self, epsilons: ArrayLike) -> Floats:
         """Return the delta at each of `epsilons`."""
@@ -207,11 +210,11 @@ def bounded_range_pld(epsilon: float, count: int, interval: float) -> Any | None
 
 
 def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | None = None) -> Any | None:
-    """Return the PLD of `count` Laplace releases of scale sensitivity over `epsilon`, None if it would be too large.
+    """Return the PLD of `count` Laplace releases of scale sensitivity over `epsilon`, None if it or they are too large.
 
     With `granularity`, noise is discrete Laplace of parameter ``epsilon / granularity`` and sensitivity `granularity`.
     """
-    if granularity is not None and granularity > MOST_STEPS:
+    if epsilon > LARGEST_EXACT or (granularity is not None and granularity > MOST_STEPS):
         return None
 
     def one(interval: float) -> Any:
@@ -234,11 +237,13 @@ def gaussian_pld(mu: float | None, interval: float) -> Any | None:
 def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any | None:
     """Return the PLD of `count` runs with losses `values` of log probabilities `log_masses` under one neighbour.
 
-    None if it would be too large.
+    None if it or a loss is too large.
 
     Chords of the delta curve between grid points lie above it; rounding `values` up would add `interval` per run.
     """
     mass, loss = np.exp(np.asarray(log_masses)), np.asarray(values)
+    if np.abs(loss).max() > LARGEST_EXACT:
+        return None
 
     def one(interval: float) -> Any:
         points = np.unique(np.concatenate([np.floor(loss / interval), np.ceil(loss / interval)])).astype(np.int64)

@@ -60,6 +60,28 @@ def symmetric_gaussian_pld(noise: float, rate: float, interval: float) -> Any:
     return privacy_loss_distribution.PrivacyLossDistribution(pld_pmf.DensePLDPmf(interval, -last, both, beyond, True))
 
 
+def known_sample_pld(noise: float, rate: float, interval: float) -> Any:
+    """Return the PLD of one release of a sample that is known: of a Gaussian release or, without the record, nothing.
+
+    `noise` is at least 0.1, so that the release's losses on the grid include 0.
+    """
+    sampled: Any = losses.gaussian_pld(1 / noise, interval)
+    one = sampled._pmf_remove.to_dense_pmf()
+    masses = rate * one._probs
+    masses[-one._lower_loss] += 1 - rate
+    pmf = pld_pmf.DensePLDPmf(interval, one._lower_loss, masses, rate * one._infinity_mass, True)
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+
+
+def known_sample_rdp(noise: float, rate: float, orders: ArrayLike) -> Floats:
+    """Return the Renyi divergence of one release of a known sample: ``E[e^((order - 1) loss)]`` is a weighted mean."""
+    order = losses.as_orders(orders)
+    power = order * (order - 1) / (2 * noise**2)
+    absent = math.log1p(-rate) if rate < 1 else -math.inf
+    near, far = np.minimum(power, 1.0), np.logaddexp(absent, math.log(rate) + power)
+    return np.asarray(np.where(power < 1, np.log1p(rate * np.expm1(near)), far) / (order - 1))
+
+
 def _split(
     mu: float, rate: float, interval: float, first: int, last: int, replaced: bool
 ) -> tuple[Floats, float, float]:
