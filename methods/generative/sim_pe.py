@@ -140,6 +140,10 @@ class SimPE(Generative):
     public_data = "a simulator: characters in 22 fonts, or shapes"
     public_data_kinds = (PublicKind.OTHER,)
 
+    def public_words(self) -> str:
+        """See :meth:`bench.interface.Method.public_words`."""
+        return self.public_data if self.config.simulator == "shapes" else self.public_data.split(",")[0]
+
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`.

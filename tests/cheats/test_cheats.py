@@ -32,6 +32,7 @@ from cheats import (
     declarations,
     elsewhere,
     figures,
+    inner_functions,
     inside_dp_sgd,
     places,
     public_arguments,
@@ -129,6 +130,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (public_arguments.SumsOfOtherLabels, r"one record moves the values by 2 \(L2\) in its call 1 of gaussian"),
     ],
     [  # Inside DP-SGD.
+        (inside_dp_sgd.LargePasses, "its net and loss give other gradients for the same records"),
         (inside_dp_sgd.HeldByTorch, "its net and loss give other gradients for the same records"),
         (inside_dp_sgd.SwappedImages, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.PrivateStart, "its call 1 of dp_sgd has another model"),
@@ -137,6 +139,15 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (inside_dp_sgd.HeldByContext, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByCache, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByCheckpoint, "its call 1 of dp_sgd has another model"),
+    ],
+    [  # Functions inside mechanisms.
+        (
+            inner_functions.EmptySample,
+            "the function in its call 1 of sampled_function gives another value for the same",
+        ),
+        (inner_functions.FirstCall, "gives to sampled_function returns another value when it is called again"),
+        (inner_functions.FirstUpdate, "gives to sampled_updates returns another value when it is called again"),
+        (inner_functions.ClientsOfAll, "clients? (together )?moves? what the mechanism takes of .* in its call 1"),
     ],
     [  # Beside what a method is given.
         (reaches.HasBenchRead, "its code has bench read the file README.md"),
@@ -239,6 +250,8 @@ def test_honest_twins_pass(honest: type[Method]) -> None:
         thresholds.HonestMeans,
         thresholds.HonestSmallMeans,
         clients.HonestClients,
+        inner_functions.HonestFunction,
+        inner_functions.HonestUpdates,
         public_arguments.HonestQueries,
         public_arguments.HonestSums,
         reaches.HonestFile,

@@ -83,12 +83,13 @@ def test_own_models_are_listed_before_anything_else_registered_them_and_planning
         ("check pate", "bench.evaluation.check.noninterference"),
     ],
 )
-def test_something_is_shown_before_anything_is_imported_for_it(words: str, slow: str) -> None:
+def test_something_is_shown_before_anything_is_imported_for_it(words: str, slow: str, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
     code = (
         f"import sys; sys.argv = {['bench', *words.split()]}; "
         f"sys.modules['{slow}'] = None; from bench.cli.main import main; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.stderr.startswith("starting: 0/1\n")
     assert "ImportError" in done.stderr or "ModuleNotFoundError" in done.stderr
 

@@ -27,6 +27,7 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import FitSettings
 from bench.training.self_training import SelfTrainingSettings
+from helpers.local_methods import local
 from helpers.small_sets import SMALL, private_pair, public_set
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
@@ -81,10 +82,7 @@ def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monke
     short = SelfTrainingSettings(labelled=few, pool=few, committee=2)
     monkeypatch.setattr("bench.methods.pate.family.self_training", lambda facts: short)
 
-    class Short(METHODS.get(path[0])):  # type: ignore[misc]  # local, so that the check runs here, with short students
-        pass
-
-    check = check_method(Short, overrides=(*path[1:], "teachers=3", "teacher_steps=2"))
+    check = check_method(local(METHODS.get(path[0])), overrides=(*path[1:], "teachers=3", "teacher_steps=2"))
     assert check.ok, check.reason
 
 

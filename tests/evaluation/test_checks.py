@@ -23,6 +23,7 @@ from bench.core.types import Adjacency, Facts, PrivacyUnit
 from bench.evaluation.check.check_data import (
     CHECK_FACTS,
     Step,
+    clients_replaced,
     generated,
     neighbour,
     renamed,
@@ -35,7 +36,7 @@ from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, T
 from bench.evaluation.check.embedded import constants_of
 from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.evaluation.check.sensitivity import Given, violation, walk
-from bench.evaluation.check.trials import DRAWS, HIGHEST, LOWEST, MIDDLE, Draw, recorded
+from bench.evaluation.check.trials import DRAWS, EPSILONS, HIGHEST, LOWEST, MIDDLE, Draw, recorded
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import METHODS, import_file
 from cheats.figures import ClassCounts
@@ -388,3 +389,15 @@ def test_even_seeds_have_a_high_target_without_noise_and_odd_ones_a_low_target_w
         silent, noisy = Draw.of(seed), Draw.of(seed + 1)
         assert (silent.noisy, noisy.noisy) == (False, True)
         assert LOWEST <= noisy.budget.epsilon <= MIDDLE <= silent.budget.epsilon <= HIGHEST
+    published = [Draw.of(seed).budget.epsilon in EPSILONS for seed in range(2, 202)]
+    assert 70 < sum(published) < 130  # branches for these targets run in every other check
+
+
+def test_half_of_the_clients_get_other_images_under_their_labels() -> None:
+    data = generated(CHECK_FACTS).private
+    clients = [np.arange(first, len(data), 5) for first in range(5)]
+    for half, number in ((False, 1), (True, 2)):
+        other, changed = clients_replaced(data, clients, seed=3, half=half)
+        moved = [not torch.equal(data.images[rows], other.images[rows]) for rows in clients]
+        assert changed == sum(moved) == number
+        assert torch.equal(data.labels, other.labels)

@@ -157,7 +157,6 @@ ADDED = [
     Laplace(4.0, 3),
     Laplace(4.0, 3, grid_steps=16),
     LNMax(0.1, 10),
-    AllocatedSteps(3.0, 8),
     FixedBatches(0.1, 6.0, 8),
     ShuffledEpochs(3.0, 2, adjacency=Adjacency.REPLACE),
 ]
@@ -173,10 +172,13 @@ HALVED = [
     Laplace(2.0, 3),
     Laplace(2.0, 3, grid_steps=16),
     LNMax(0.2, 10),
-    AllocatedSteps(1.5, 8),
     FixedBatches(0.1, 3.0, 8),
     ShuffledEpochs(1.5, 2, adjacency=Adjacency.REPLACE),
 ]
+
+
+def test_losses_that_are_known_from_above_only_give_no_lower_bound() -> None:
+    assert one_run_by_curve([AllocatedSteps(3.0, 8)], 1000, 100, 65, 1e-5) is None
 
 
 @pytest.mark.few(2)

@@ -85,13 +85,20 @@ def renamed_source(public: PublicData, classes: int, seed: int = 0) -> PublicDat
     return dataclasses.replace(public, labelled=dataclasses.replace(public.labelled, labels=labels))
 
 
-def client_replaced(data: PrivateData, clients: Sequence[NDArray[np.int64]], seed: int = 0) -> PrivateData:
-    """Return `data` with unrelated images under the labels of one client that has several records, if any has."""
+def clients_replaced(
+    data: PrivateData, clients: Sequence[NDArray[np.int64]], seed: int = 0, *, half: bool = False
+) -> tuple[PrivateData, int]:
+    """Return `data` with unrelated images under the labels of one client, or of half of them, and their number.
+
+    The one client has several records, if any has.
+    """
     several = [rows for rows in clients if len(rows) > 1] or [rows for rows in clients if len(rows)]
-    rows = torch.from_numpy(several[np.random.default_rng([seed, 9]).integers(len(several))])
+    number = max(1, len(several) // 2) if half else 1
+    chosen = np.random.default_rng([seed, 9]).permutation(len(several))[:number]
+    rows = torch.from_numpy(np.concatenate([several[place] for place in chosen]))
     images = data.images.clone()
     images[rows] = unrelated(data, seed=seed).images[rows]
-    return dataclasses.replace(data, images=images)
+    return dataclasses.replace(data, images=images), number
 
 
 INVERTED = 3
@@ -260,9 +267,10 @@ class Few:
         return int(np.flatnonzero(rows == (np.flatnonzero(times == 1)[0] if self.alone else times.argmax()))[0])
 
 
-Variant = Literal["given", "unrelated", "renamed", "absent", "client"] | int | Step | Lone | Few
+Variant = Literal["given", "unrelated", "renamed", "absent", "client", "clients"] | int | Step | Lone | Few
 """A private set made from another; a number selects a neighbour, and "absent" is the set without one record. In
-"client" one client's records have other images; :func:`client_replaced` makes it."""
+"client" one client's records have other images, and in "clients" those of half of them; :func:`clients_replaced` makes
+these."""
 
 
 def lacks_one(unit: PrivacyUnit, adjacency: Adjacency) -> bool:
@@ -307,7 +315,7 @@ def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, adjacency: 
     if which == "absent":
         kept = torch.arange(len(data)) != absent_place(which, len(data), unit, adjacency, seed)
         return dataclasses.replace(data, images=data.images[kept], labels=data.labels[kept])
-    if which == "given" or which == "client":
+    if which == "given" or which == "client" or which == "clients":
         return dataclasses.replace(data, images=data.images.clone(), labels=data.labels.clone())
     return neighbour(data, unit, which, seed)
 

@@ -36,7 +36,7 @@ from bench.evaluation.check.check_data import (
     Few,
     Variant,
     absent_place,
-    client_replaced,
+    clients_replaced,
     generated,
     renamed_source,
     variant_of,
@@ -240,8 +240,9 @@ def run_once(
     cache.refuse_answers(ledger)
     streams.seed_globals()
     bound = method(method.Config(**trial.config), private.facts)
-    if which == "client":
-        private = _client_replaced(bound, private, context, seed)
+    clients = 0  # the number of those with other images
+    if which in ("client", "clients"):
+        private, clients = _clients_replaced(bound, private, context, seed, half=which == "clients")
     before = _handed(private, public)
     try:
         around = kernels if isinstance(which, Few) else contextlib.nullcontext()
@@ -256,7 +257,7 @@ def run_once(
         said = taping.difference or f"it fails on other private data with the same answers: {line}"
         return Outcome(
             difference=said,
-            moved=_moved(taping, tape, method, which, absent),
+            moved=_moved(taping, tape, method, clients, absent),
             outside=_outside(watch, taping, originals),
         )
     taping.finish(ledger.events)
@@ -274,7 +275,7 @@ def run_once(
     outcome = dataclasses.replace(outcome, outside=outside)
     if tape is not None:
         calls = taping.calls if keep else []
-        return dataclasses.replace(outcome, moved=_moved(taping, tape, method, which, absent), calls=calls)
+        return dataclasses.replace(outcome, moved=_moved(taping, tape, method, clients, absent), calls=calls)
     if row is not None and row.digest:
         outcome = dataclasses.replace(outcome, sha256=save_released(released, folder / "student"))
     charges, predicted = bound.charges(), logits.argmax(1).cpu()
@@ -285,19 +286,21 @@ def run_once(
     )  # fmt: skip
 
 
-def _client_replaced(method: Method, private: PrivateData, context: Context, seed: int) -> PrivateData:
-    """Return `private` with other images for one client; refuse clients that share records or depend on images."""
+def _clients_replaced(
+    method: Method, private: PrivateData, context: Context, seed: int, *, half: bool
+) -> tuple[PrivateData, int]:
+    """See :func:`clients_replaced`; refuse clients that share records or depend on images."""
     try:
         clients = method.clients(private, context)
     except NotImplementedError as error:
         raise Rejected(str(error)) from None
-    other = client_replaced(private, clients, seed)
+    other, number = clients_replaced(private, clients, seed, half=half)
     if not np.array_equal(np.sort(np.concatenate(clients)), np.arange(len(private))):
         raise Rejected("its clients share records or leave some out, so changing one client's data changes others'")
     for before, after in zip(clients, method.clients(other, context), strict=True):
         if not np.array_equal(before, after):
             raise Rejected("other images of one client change which client records belong to")
-    return other
+    return other, number
 
 
 def _handed(private: PrivateData, public: PublicData) -> list[str]:
@@ -312,10 +315,10 @@ def _outside(watch: Watch, taping: Recording, originals: Originals) -> str:
     return watch.found or taping.changed or (f"its code replaces {name} while it runs" if name else "")
 
 
-def _moved(taping: Recording, tape: list[Taped], method: type[Method], which: Variant, absent: int | None) -> str:
+def _moved(taping: Recording, tape: list[Taped], method: type[Method], clients: int, absent: int | None) -> str:
     recorded = [call.given for call in tape if call.given is not None]
-    unit = "client" if which == "client" else "record"
-    return violation(recorded, taping.given, method.adjacency, absent=absent, unit=unit)
+    unit = "client" if clients else "record"
+    return violation(recorded, taping.given, method.adjacency, clients or 1, absent, unit)
 
 
 def released_parts(released: Released) -> list[tuple[str, str]]:

@@ -16,9 +16,9 @@ NEAR: list[Variant] = [0, 1]
 
 
 def near_sets(method: type[Method], replaced: Sequence[Variant] = NEAR) -> list[Variant]:
-    """Return the sets `replaced`, and one that lacks a record or has other images of one client, as the unit says."""
+    """Return the sets `replaced`, and one that lacks a record or has other images of clients, as the unit says."""
     if method.unit is PrivacyUnit.CLIENT:
-        return [*replaced, "client"]
+        return [*replaced, "client", "clients"]
     return [*replaced, "absent"] if lacks_one(method.unit, method.adjacency) else [*replaced]
 
 

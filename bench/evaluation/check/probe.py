@@ -19,10 +19,11 @@ def probed(
     model: torch.nn.Module, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     images: torch.Tensor, labels: torch.Tensor,
 ) -> str:  # fmt: skip
-    """Return a fingerprint of the outputs, gradients and buffers of ``loss(model(probe), targets)``.
+    """Return a fingerprint of the outputs, gradients and buffers of ``loss(model(probe), targets)`` in two passes.
 
-    The probe is `images` (n, ...) with `labels` (n,), those of the recorded run, after as many random ones of their
-    kind as :data:`RECORDS`, the same in every call. Weights, gradients, buffers and random states stay unchanged.
+    One probe is `images` (n, ...) with `labels` (n,), those of the recorded run; the other a few of them after
+    :data:`RECORDS` random ones of their kind, the same in every call. Code that tells records of the run from others
+    behaves differently on the second. Weights, gradients, buffers and random states stay unchanged.
     """
     draws = torch.Generator().manual_seed(RECORDS)
     shape = (RECORDS, *images.shape[1:])
@@ -35,17 +36,22 @@ def probed(
     with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as stack:
         for watcher in _watchers(model):
             stack.enter_context(watcher.paused())
-        torch.manual_seed(RECORDS)
-        outputs = model(as_float(torch.cat([drawn.to(images.dtype), images]).to(device)))
-        classes = outputs.shape[1] if outputs.dim() > 1 and outputs.shape[1] > 1 else 2
-        wanted = torch.cat([(targets % classes).to(labels.dtype), labels]).to(device)
-        mean = loss(outputs, known_labels(wanted, outputs))
-        gradients = torch.autograd.grad(mean, trained, allow_unused=True)
-        found = fingerprint([outputs, *gradients, *model.buffers()])
+        mixed = torch.cat([drawn.to(images.dtype), images[:RECORDS]])
+        found = []
+        for given in (mixed, images):
+            torch.manual_seed(RECORDS)
+            outputs = model(as_float(given.to(device)))
+            classes = outputs.shape[1] if outputs.dim() > 1 and outputs.shape[1] > 1 else 2
+            random = torch.cat([(targets % classes).to(labels.dtype), labels[:RECORDS]])
+            wanted = (random if given is mixed else labels).to(device)
+            mean = loss(outputs, known_labels(wanted, outputs))
+            buffers = [value.clone() for value in model.buffers()]
+            found += [outputs, *torch.autograd.grad(mean, trained, allow_unused=True), *buffers]
+        printed = fingerprint(found)
     with torch.no_grad():
         for value, before in kept:
             value.copy_(before)
-    return found
+    return printed
 
 
 def _watchers(model: torch.nn.Module) -> set[ExampleGradients]:

@@ -118,7 +118,7 @@ def violation(
     """
     if len(base) != len(other):
         return f"it called mechanisms {len(base)} times on one private set and {len(other)} times on {OTHER_SET}"
-    who = f"one {unit} moves" if records == 1 else f"{records} records together move"
+    who = f"one {unit} moves" if records == 1 else f"{records} {unit}s together move"
     steps: list[float] = []  # movement of each step of the current sums, in units of its charge
     for number, (first, second) in enumerate(zip(base, other, strict=True)):
         if absent is not None:

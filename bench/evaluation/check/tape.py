@@ -25,10 +25,12 @@ from torch.utils.hooks import RemovableHandle
 from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
 from bench.evaluation.check.fingerprint import public_arguments
+from bench.evaluation.check.inner_calls import Listener, Sample
 from bench.evaluation.check.probe import probed
 from bench.evaluation.check.replaced import AT_CALLS, Originals
 from bench.evaluation.check.sensitivity import NORMS, Given
 from bench.privacy.auditing.sampled_loss import all_updates, function_values
+from bench.privacy.dpsgd.dp_sgd import largest_pass
 from bench.privacy.events.base_event import Event
 from bench.privacy.mechanisms.executors import Call, Executor
 from bench.privacy.mechanisms.noise import Noise
@@ -44,13 +46,14 @@ ONLY_STEPS = (
     "Only DP-SGD's own steps may change its arguments: code that it runs (a hook, the loss, the optimiser, a layer) "
     "keeps something of the private records in them"
 )
+ONLY_GIVEN = (
+    "It may use the records that it is given, settings, public data and earlier answers of the ledger, and must keep "
+    "no trace of its calls"
+)
 ROOM = 2**30
 """Bytes of mechanism inputs that a tape keeps; for later calls it keeps only the answers."""
 PROBES = 3
 """Number of DP-SGD steps, besides the first, before which net and loss are probed."""
-SHOWN = 8
-"""Number of the recorded run's records in a probe: code that distinguishes these from random ones, or private records
-from others, would behave differently on random ones than in training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Taped:
     public: dict[str, str]  # fingerprints of the public arguments
     probes: dict[int, str]  # by DP-SGD step: fingerprints of net and loss on random records and on `shown`
     shown: tuple[torch.Tensor, ...] = ()  # images and labels of some records of the recorded run
+    samples: tuple[Sample, ...] = ()  # for a mechanism's function
 
 
 def charged_for(call: Call) -> str:
@@ -133,6 +137,7 @@ class Recording(Executor):
         self._public: dict[str, str] = {}
         self._shown: tuple[torch.Tensor, ...] = ()
         self._answering = False
+        self._listener: Listener | None = None
 
     @property
     def given(self) -> list[Given]:
@@ -145,7 +150,9 @@ class Recording(Executor):
             self.replaced = self.replaced or self._originals.replaced(AT_CALLS)
         self._check_noise()
         self._steps, self._probes, self._asked, self._public = [], {}, call, public_arguments(call)
-        self._shown = ()
+        self._shown, self._listener = (), Listener.of(call)
+        if self._listener is not None:
+            return self._listener.listening()
         if call.name != "dp_sgd":
             return call
         run, wanted = call.public["run"], self._probed_steps(call)
@@ -176,12 +183,20 @@ class Recording(Executor):
             if call.name == "dp_sgd" and self._asked is not None:  # net and loss may have changed during training
                 after = public_arguments(self._asked)
                 self._public |= {name + AFTERWARDS: digest for name, digest in after.items()}
-            given = _given(call) if self._room > 0 else None
+            samples = () if self._listener is None else self._repeated(self._listener)
+            given = _given(call if self._listener is None else self._listener.call) if self._room > 0 else None
             given = given if given is None else given.packed()
             self._room -= 0 if given is None else given.values.nbytes
-            found = Taped(call.name, given, charged_for(call), answers, self._public, self._probes, self._shown)
+            found = Taped(
+                call.name, given, charged_for(call), answers, self._public, self._probes, self._shown, samples
+            )
             self.calls.append(found)
         return answer
+
+    def _repeated(self, listener: Listener) -> tuple[Sample, ...]:
+        """Call the mechanism's function again, and return samples for other runs."""
+        self.changed = self.changed or listener.trace()
+        return listener.samples(len(self.calls))
 
     def draw(self, release: Callable[[Noise], A]) -> A:
         """Return ``release(noise)``, and record it as a call's answer, unless a running mechanism asks."""
@@ -224,7 +239,13 @@ class Recording(Executor):
         return {0, *(secrets.randbelow(max(1, call.public["run"].steps)) for _ in range(PROBES))}
 
     def _records_shown(self, call: Call) -> tuple[torch.Tensor, ...]:
-        return tuple(call.private[name][:SHOWN].detach().cpu().clone() for name in ("images", "labels"))
+        """Return random records, as many as in a pass: code that recognises a probe could behave there."""
+        run, present = call.public["run"], len(call.private["images"])
+        trained = sum(one.numel() for one in call.public["model"].parameters() if one.requires_grad)
+        batch = np.random.default_rng(secrets.randbits(128)).poisson(run.expected_batch_size)
+        size = run.clipping.pass_size or min(max(batch, 1), largest_pass(max(trained, 1)))
+        rows = secrets.SystemRandom().sample(range(present), min(int(size), present))
+        return tuple(call.private[name][rows].detach().cpu().clone() for name in ("images", "labels"))
 
     def _probe(self, step: int, found: str) -> None:
         self._probes[step] = found
@@ -303,6 +324,15 @@ class Replaying(Recording):
         if found := public_difference({name: expected.get(name, "") for name in self._public}, self._public):
             advice = ONLY_STEPS if found.endswith(AFTERWARDS) else MUST_BE_PUBLIC
             self._differ(f"its call {self._number + 1} of {call.name} has another {found}", advice)
+
+    def _repeated(self, listener: Listener) -> tuple[Sample, ...]:
+        self.changed = self.changed or listener.trace()
+        if listener.differs(self._tape[self._number].samples):
+            self._differ(
+                f"the function in its call {self._number + 1} of {listener.call.name} gives another value for the same "
+                "records", ONLY_GIVEN,
+            )  # fmt: skip
+        return ()
 
     def _probed_steps(self, call: Call) -> Container[int]:
         return self._tape[self._number].probes

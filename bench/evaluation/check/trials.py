@@ -55,6 +55,8 @@ class Draw:
         noisy = seed % 2 == 1
         low, high = (LOWEST, MIDDLE) if noisy else (MIDDLE, HIGHEST)
         epsilon = float(np.exp(generator.uniform(np.log(low), np.log(high))).round(2))
+        if generator.integers(2):  # a branch for the targets of published rows would not run at others
+            epsilon = EPSILONS[noisy]
         return cls(seed, Budget(epsilon, 1e-5, list(Basis)[generator.integers(2)]), noisy)
 
     def __str__(self) -> str:

@@ -219,7 +219,11 @@ def _pass_size(steps: NoisySteps, run: DPSGDRun) -> int:
 
 def _most(steps: NoisySteps) -> int:
     """Return the maximum number of examples per pass."""
-    numbers: int = sum(parameter.numel() for parameter in steps.parameters)
+    return largest_pass(sum(parameter.numel() for parameter in steps.parameters))
+
+
+def largest_pass(numbers: int) -> int:
+    """Return the maximum number of examples in a pass of a net with so many trained `numbers`."""
     return min(MAX_PHYSICAL_BATCH, max(PROBED, MAX_NUMBERS // numbers))
 
 
