@@ -59,6 +59,7 @@ from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence, salted_noise
 from bench.storage.array_store import data_places
 from bench.storage.cache import Cache
+from bench.training.by_record import require_fixed_positions
 from bench.training.context import Context
 from bench.training.features import student_logits
 
@@ -244,6 +245,8 @@ def run_once(
     if which in ("client", "clients"):
         private, clients = _clients_replaced(bound, private, context, seed, half=which == "clients")
     before = _handed(private, public)
+    with contextlib.suppress(BenchError):  # once in a process, and not among the products that `kernels` compares
+        require_fixed_positions()
     try:
         around = kernels if isinstance(which, Few) else contextlib.nullcontext()
         with no_exit(method.name), watched(watch), around, temporary_files_in(folder):
