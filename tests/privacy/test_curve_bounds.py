@@ -212,7 +212,8 @@ def test_which_curve_is_proven() -> None:
     assert curve_family([Gaussian(1.0), GNMax(40.0, 100)]) == "gaussian"
     assert curve_family([LNMax(0.1, 10), GNMax(40.0, 100)]) == "pld"
     # Decide for each new kind of event.
-    decided = {type(event) for event in (*ADDED, response, top, printed, prior, tuned, Bypass("why"), *choices)}
+    others = response, top, printed, prior, tuned, Bypass("why"), *choices, AllocatedSteps(3.0, 8)
+    decided = {type(event) for event in (*ADDED, *others)}
     assert {event for event in EVENTS.values() if event.__module__.startswith("bench.")} <= decided
 
 
