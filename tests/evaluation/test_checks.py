@@ -23,7 +23,6 @@ from bench.core.types import Adjacency, Facts, PrivacyUnit
 from bench.evaluation.check.check_data import (
     CHECK_FACTS,
     Step,
-    clients_replaced,
     generated,
     neighbour,
     renamed,
@@ -39,11 +38,9 @@ from bench.evaluation.check.sensitivity import Given, violation, walk
 from bench.evaluation.check.trials import DRAWS, EPSILONS, HIGHEST, LOWEST, MIDDLE, Draw, recorded
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import METHODS, import_file
-from bench.training.by_record import in_equal_batches
 from cheats.figures import ClassCounts
 from cheats.honest import Given as HonestGiven
 from cheats.honest import Honest
-from cheats.inner_functions import HonestFunction
 from helpers.small_sets import private_pair
 
 
@@ -393,35 +390,3 @@ def test_even_seeds_have_a_high_target_without_noise_and_odd_ones_a_low_target_w
         assert LOWEST <= noisy.budget.epsilon <= MIDDLE <= silent.budget.epsilon <= HIGHEST
     published = [Draw.of(seed).budget.epsilon in EPSILONS for seed in range(2, 202)]
     assert 70 < sum(published) < 130  # branches for these targets run in every other check
-
-
-def test_half_of_the_clients_get_other_images_under_their_labels() -> None:
-    data = generated(CHECK_FACTS).private
-    clients = [np.arange(first, len(data), 5) for first in range(5)]
-    for half, number in ((False, 1), (True, 2)):
-        other, changed = clients_replaced(data, clients, seed=3, half=half)
-        moved = [not torch.equal(data.images[rows], other.images[rows]) for rows in clients]
-        assert changed == sum(moved) == number
-        assert torch.equal(data.labels, other.labels)
-
-
-def test_products_that_test_positions_are_not_among_those_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process makes them once, so that one of two runs may make them and the other not."""
-    made: list[int] = []
-
-    class EqualBatches(HonestFunction):
-        name = "equal-batches"
-
-        def extras(self, given: HonestGiven) -> dict[str, torch.Tensor]:
-            flat = given.public.images.float().flatten(1) / 255
-            return {"projected": torch.cat([*in_equal_batches(lambda some: some @ flat[:4].T, flat, 16)])}
-
-    def products() -> None:
-        made.append(len(made))
-        for size in range(1, 1 + len(made) % 3):
-            torch.ones(size, size) @ torch.ones(size, size)
-
-    monkeypatch.setattr("bench.evaluation.check.check_runs.require_fixed_positions", products)
-    check = check_method(EqualBatches, seeds=(0,), seconds=1.0)
-    assert check.ok, check.reason
-    assert made

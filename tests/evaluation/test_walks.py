@@ -1,14 +1,19 @@
-"""Sets with a record unlike all others, on which a stated sensitivity is tested."""
+"""Private sets on which a check runs a method again: a lone record, few records, other clients."""
 
 from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.evaluation.check.check_data import CHECK_FACTS, Lone, generated, lone_sets, variant_of
+from bench.evaluation.check.check_data import CHECK_FACTS, Lone, clients_replaced, generated, lone_sets, variant_of
+from bench.evaluation.check.noninterference import check_method
+from bench.training.by_record import in_equal_batches
+from cheats.honest import Given
+from cheats.inner_functions import HonestFunction
 
 
 @pytest.mark.parametrize("which", lone_sets(100))
@@ -27,3 +32,49 @@ def test_sets_with_a_lone_record_differ_from_their_neighbours_in_it_alone(which:
         assert torch.equal(first.labels[kept], labels)
         mates = int((labels == first.labels[place]).sum())
         assert mates in ((0,) if which.apart else (which.copies - 1, which.copies) if which.copies else (99,))
+
+
+def test_half_of_the_clients_get_other_images_under_their_labels() -> None:
+    data = generated(CHECK_FACTS).private
+    clients = [np.arange(first, len(data), 5) for first in range(5)]
+    for half, number in ((False, 1), (True, 2)):
+        other, changed = clients_replaced(data, clients, seed=3, half=half)
+        moved = [not torch.equal(data.images[rows], other.images[rows]) for rows in clients]
+        assert changed == sum(moved) == number
+        assert torch.equal(data.labels, other.labels)
+
+
+def test_products_that_test_positions_are_not_among_those_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process makes them once, so that one of two runs may make them and the other not."""
+    made: list[int] = []
+
+    class EqualBatches(HonestFunction):
+        name = "equal-batches"
+
+        def extras(self, given: Given) -> dict[str, torch.Tensor]:
+            flat = given.public.images.float().flatten(1) / 255
+            return {"projected": torch.cat([*in_equal_batches(lambda some: some @ flat[:4].T, flat, 16)])}
+
+    def products() -> None:
+        made.append(len(made))
+        for size in range(1, 1 + len(made) % 3):
+            torch.ones(size, size) @ torch.ones(size, size)
+
+    monkeypatch.setattr("bench.evaluation.check.check_runs.require_fixed_positions", products)
+    check = check_method(EqualBatches, seeds=(0,), seconds=1.0)
+    assert check.ok, check.reason
+    assert made
+
+
+def test_a_verdict_says_if_not_all_inputs_were_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(HonestFunction):
+        name = "twice"
+
+        def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+            super().answer(given, votes)
+            return super().answer(given, votes)
+
+    said = "than they are charged for, of which 1,024 MiB were compared"
+    assert said not in check_method(Twice, seeds=(0,), seconds=0.0).reason
+    monkeypatch.setattr("bench.evaluation.check.tape.ROOM", 1)
+    assert said in check_method(Twice, seeds=(0,), seconds=0.0).reason

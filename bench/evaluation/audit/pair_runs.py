@@ -24,8 +24,9 @@ from bench.core.types import Released
 from bench.evaluation.audit.lockstep import Transcript, in_lockstep
 from bench.evaluation.audit.pairs import WorstPair
 from bench.evaluation.audit.release_score import Channels, as_channels, channels_of, of_parts
-from bench.evaluation.check.check_runs import MethodPlace, released_parts
+from bench.evaluation.check.check_runs import MethodPlace
 from bench.evaluation.check.processes import fresh_processes
+from bench.evaluation.check.released_parts import released_parts
 from bench.experiments.device import prepare_device
 from bench.interface.method import Method
 from bench.privacy.auditing.transcript_loss import exact_epsilon

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import importlib
 import json
 import os
@@ -30,7 +29,7 @@ from bench.core.plain_files import user_path
 from bench.core.processes import end_with_main
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
-from bench.core.types import Facts, PrivateData, PublicData, Released
+from bench.core.types import Facts, PrivateData, PublicData
 from bench.data.splits import Materialised
 from bench.evaluation.check.check_data import (
     Few,
@@ -44,6 +43,7 @@ from bench.evaluation.check.check_data import (
 from bench.evaluation.check.fingerprint import fingerprint
 from bench.evaluation.check.opened import Watch, denied, module_files, temporary_files_in, watch_environment, watched
 from bench.evaluation.check.processes import answered, fresh_processes, pickled, unpickled
+from bench.evaluation.check.released_parts import digest_of, released_parts
 from bench.evaluation.check.replaced import Originals
 from bench.evaluation.check.sensitivity import violation
 from bench.evaluation.check.shaped_kernels import Product, ShapedKernels
@@ -267,7 +267,7 @@ def run_once(
     with watched(watch):
         logits = student_logits(released.student.eval(), material.test_images, context, "test")
     # The record's accuracy is measured on the student in memory, which may hold more than its weights.
-    seen = [*released_parts(released), ("the student's outputs on test images", _digest(logits))]
+    seen = [*released_parts(released), ("the student's outputs on test images", digest_of(logits))]
     nets = {"student": released.student, "generator": released.generator}
     seen += [(f"what the {name} holds beside its weights", fingerprint(net)) for name, net in nets.items() if net]
     seen += [(f"event {number}", json.dumps(event.as_dict())) for number, event in enumerate(ledger.events, 1)]
@@ -310,7 +310,7 @@ def _handed(private: PrivateData, public: PublicData) -> list[str]:
     """Return digests of the records passed to a method, since later runs of a grid get the same tensors."""
     parts = [private.images, private.labels, public.images]
     parts += [] if public.labelled is None else [public.labelled.images, public.labelled.labels]
-    return [_digest(part) for part in parts if isinstance(part, torch.Tensor)]
+    return [digest_of(part) for part in parts if isinstance(part, torch.Tensor)]
 
 
 def _outside(watch: Watch, taping: Recording, originals: Originals) -> str:
@@ -322,23 +322,6 @@ def _moved(taping: Recording, tape: list[Taped], method: type[Method], clients: 
     recorded = [call.given for call in tape if call.given is not None]
     unit = "client" if clients else "record"
     return violation(recorded, taping.given, method.adjacency, clients or 1, absent, unit)
-
-
-def released_parts(released: Released) -> list[tuple[str, str]]:
-    """Return names and digests of all parts of a release, in the method's order."""
-    parts = [("student_name", released.student_name), ("student_options", json.dumps(released.student_options))]
-    parts += [(f"the student's {name}", _digest(tensor)) for name, tensor in released.student.state_dict().items()]
-    if released.generator is not None:
-        states = released.generator.state_dict()
-        parts += [(f"the generator's {name}", _digest(tensor)) for name, tensor in states.items()]
-    return parts + [(f"the released {name}", _digest(tensor)) for name, tensor in released.extras.items()]
-
-
-def _digest(tensor: torch.Tensor) -> str:
-    # Digest bytes, so that NaN equals itself; copy first: single elements count as contiguous with any stride.
-    data = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
-    raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
-    return f"{data.dtype} {tuple(data.shape)} {hashlib.sha256(raw).hexdigest()}"
 
 
 def refuse_outside(found: str) -> None:

@@ -55,6 +55,7 @@ from bench.evaluation.check.differences import (
 from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
 from bench.evaluation.check.embedded import constants_of
 from bench.evaluation.check.processes import TooLong
+from bench.evaluation.check.tape import ROOM
 from bench.evaluation.check.trials import SEEDS, Draw, few_trial, recorded, trial_for
 from bench.evaluation.check.walks import searched
 from bench.experiments.data_source import DataSource
@@ -133,7 +134,7 @@ def check_method(
         facts = source.describe(dataset).facts
     values = values_of(parse_overrides(method, overrides))
     processes, accuracies, told = Processes(dataset=dataset), list[float](), list[str]()
-    declared, watched, alone = "", False, False
+    declared, watched, alone, partly = "", False, False, False
     sizes: set[int] = set()
     place = MethodPlace.of(method) or method
     slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
@@ -169,6 +170,7 @@ def check_method(
             accuracies.append(first.accuracy)
             told.append(f"{first.accuracy:.0%} ({preset}, {Draw.of(seed)})")
             watched, alone = watched or first.watched, alone or first.alone
+            partly = partly or any(call.beyond for call in first.calls)
             declared = declared_by(method, first)
             if not declared:
                 costs_covered(first, Draw.of(seed).budget.delta)
@@ -210,6 +212,7 @@ def check_method(
     )
     if watched:
         reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
+        reason += f", of which {ROOM >> 20:,} MiB were compared" * partly
     if sizes:
         reason += f"; with {', '.join(map(str, sorted(sizes)))} records, changing one changes nothing of the others"
     elif seconds:

@@ -91,6 +91,7 @@ class Taped:
     probes: dict[int, str]  # by DP-SGD step: fingerprints of net and loss on random records and on `shown`
     shown: tuple[torch.Tensor, ...] = ()  # images and labels of some records of the recorded run
     samples: tuple[Sample, ...] = ()  # for a mechanism's function
+    beyond: bool = False  # whether the input was left out because earlier ones took all room
 
 
 def charged_for(call: Call) -> str:
@@ -184,11 +185,12 @@ class Recording(Executor):
                 after = public_arguments(self._asked)
                 self._public |= {name + AFTERWARDS: digest for name, digest in after.items()}
             samples = () if self._listener is None else self._repeated(self._listener)
-            given = _given(call if self._listener is None else self._listener.call) if self._room > 0 else None
+            beyond = self._room <= 0
+            given = None if beyond else _given(call if self._listener is None else self._listener.call)
             given = given if given is None else given.packed()
             self._room -= 0 if given is None else given.values.nbytes
             found = Taped(
-                call.name, given, charged_for(call), answers, self._public, self._probes, self._shown, samples
+                call.name, given, charged_for(call), answers, self._public, self._probes, self._shown, samples, beyond
             )
             self.calls.append(found)
         return answer
