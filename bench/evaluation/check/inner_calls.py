@@ -22,7 +22,7 @@ from bench.privacy.mechanisms.executors import Call
 FUNCTIONS = {"sampled_function": "function", "sampled_updates": "updates"}
 """By mechanism, its argument that is a function."""
 KEPT = 4
-"""About so many calls are kept of each doubling of their number, at random."""
+"""Call n (from 0) is kept with probability KEPT / (n + 1), so that a tape of many calls stays small."""
 TRACE = "the function that its code gives to {} returns another value when it is called again for the same records"
 
 

@@ -241,10 +241,11 @@ class Recording(Executor):
         return {0, *(secrets.randbelow(max(1, call.public["run"].steps)) for _ in range(PROBES))}
 
     def _records_shown(self, call: Call) -> tuple[torch.Tensor, ...]:
-        """Return random records, as many as in a pass: code that recognises a probe could behave there."""
+        """Return random records, as many as in a pass, so that code cannot tell the probe by its size."""
         run, present = call.public["run"], len(call.private["images"])
         trained = sum(one.numel() for one in call.public["model"].parameters() if one.requires_grad)
-        batch = np.random.default_rng(secrets.randbits(128)).poisson(run.expected_batch_size)
+        expected = min(max(1.0, run.expected_batch_size), 1e6)  # the mechanism will refuse other numbers
+        batch = np.random.default_rng(secrets.randbits(128)).poisson(expected)
         size = run.clipping.pass_size or min(max(batch, 1), largest_pass(max(trained, 1)))
         rows = secrets.SystemRandom().sample(range(present), min(int(size), present))
         return tuple(call.private[name][rows].detach().cpu().clone() for name in ("images", "labels"))
