@@ -147,7 +147,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         ),
         (inner_functions.FirstCall, "gives to sampled_function returns another value when it is called again"),
         (inner_functions.FirstUpdate, "gives to sampled_updates returns another value when it is called again"),
-        (inner_functions.ClientsOfAll, "clients? (together )?moves? what the mechanism takes of .* in its call 1"),
+        (inner_functions.ClientsOfAll, "12 clients together move what the mechanism takes of 25 records in its call 1"),
     ],
     [  # Beside what a method is given.
         (reaches.HasBenchRead, "its code has bench read the file README.md"),
