@@ -32,8 +32,8 @@ def constants_of(method: type[Method]) -> tuple[int, str]:
 
     A number counts 1; a text counts the characters of words longer than :data:`WORD` and non-ASCII characters, or all
     its characters in a collection of more than :data:`TABLE` texts. In docstrings, addresses and code names do not
-    count. Texts outside docstrings count in full after the first :data:`SAID` words of a file, as do docstrings and
-    variable names in a file that uses one of :data:`READERS`.
+    count. Names count in full above twice :data:`WORD`. Texts outside docstrings count in full after the first
+    :data:`SAID` words of a file, as do docstrings and variable names in a file that uses one of :data:`READERS`.
     """
     held = Counter[str]()
     for file, data in (sources_of(method) or _module(method)).items():
@@ -80,8 +80,10 @@ def _sizes(tree: ast.Module) -> Iterator[tuple[int, int]]:
                 one.value for one in entries if isinstance(one, ast.Constant) and isinstance(one.value, str | bytes)
             ]
             yield node.lineno, sum(map(len, texts)) if len(texts) > TABLE else 0
-        elif isinstance(node, ast.Name) and (reads or len(node.id) > 2 * WORD):
-            yield node.lineno, len(node.id)
+        elif not isinstance(node, ast.Constant | ast.ImportFrom | ast.alias):
+            names = [value for _, value in ast.iter_fields(node) if isinstance(value, str)]
+            counted = (name for name in names if len(name) > 2 * WORD or (reads and isinstance(node, ast.Name)))
+            yield getattr(node, "lineno", 1), sum(map(len, counted))
 
 
 def _named(node: ast.AST) -> object:
