@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from bench.core.margins import covered
 from bench.core.types import AuditKind, PrivacyUnit
@@ -15,57 +19,8 @@ from bench.results.audited import audited_of, no_power
 from bench.results.record import Status
 from bench.results.text import audited_text, epsilon_text
 
-CHOSEN_ON_TEST = {
-    # PATE's quick student and teachers, which other methods share, and the beta, sets and gradients of DPSD's family:
-    # docs/reproduction.md.
-    ("mnist", "quick"): {
-        "dgd", "dgd-plus", "dgd-sound", "diet-pate", "dpdfd", "dpsd", "dpsd-label", "dpsd-sound", "dpsd-t", "fed-dpsd",
-        "pate", "pate-bayes", "pate-confident", "pate-gnmax", "trpate-bayes",
-    },
-    # Chosen on the public part of the test file, which the accuracy on the whole file includes.
-    ("fmnist", "quick"): {"dp-fc", "dp-least-squares", "dp-prototypes", "pate-ridge"},
-    # The window and batch size of the text CNN: docs/transfer.md.
-    ("movie-review", "paper"): {"nonprivate-transfer", "trpate"},
-}  # fmt: skip
-"""Methods with settings that were chosen on the test records, by data set and preset.
-
-Given by name, because reports do not import methods.
-"""
-
-CHOSEN_ON_PRIVATE = {
-    # Chosen on held-out training records: see each method's presets, and docs/reproduction.md for gs-wgan.
-    ("mnist", "paper"): {"class-gaussians"},
-    ("mnist", "quick"): {"class-gaussians", "dp-gan", "dp-sinkhorn", "gs-wgan", "psg"},
-    # DP-SGD's learning rate and its dependence on the noise, shared by methods built on it; methods/dpsgd/scatter.py.
-    ("fmnist", "quick"): {
-        "dp-sgd", "dpsur", "gep", "gm-dp", "rgp", "scatter-cnn", "scatter-linear", "spectral-dp", "topagg", "tsadp",
-        "zcdp",
-    },
-}  # fmt: skip
-"""The same for settings chosen on training records, which the epsilons protect; excludes ``bench tune``."""
-
-_ON_TEST = "settings chosen on this data set's test records"
-_ON_PRIVATE = "settings chosen on this data set's training records, which no epsilon covers"
-CHOSEN = {_ON_TEST: CHOSEN_ON_TEST, _ON_PRIVATE: CHOSEN_ON_PRIVATE}
-CHOSEN_BY_HAND = (
-    # docs/reproduction.md: answers used more than once; a thousand teachers.
-    (_ON_PRIVATE, "mnist", {"dpsd", "dpsd-label", "dpsd-t", "fed-dpsd", "dpdfd"}, {"pool_steps": 1200}),
-    (_ON_PRIVATE, "mnist", {"dgd", "dgd-sound", "dpsd-sound"}, {"teachers": 1000}),
-    # CIFAR-10: trials without public data held out private records; with public images, the passes over the answers
-    # were chosen on test records.
-    (_ON_PRIVATE, "cifar10", {"dgd", "dpsd"}, {"teacher_init": "package"}),
-    (_ON_TEST, "cifar10", {"pate-gnmax"}, {"teacher_init": "package"}),
-    # docs/reproduction.md: students of a noise-free net, on several kinds of random images.
-    (
-        _ON_TEST, "fmnist",
-        {
-            "dgd", "dgd-plus", "dgd-sound", "diet-pate", "dpdfd", "dpsd", "dpsd-label", "dpsd-sound", "dpsd-t",
-            "fed-dpsd", "pate-ridge",
-        },
-        {"random_kind": "objects"},
-    ),
-)  # fmt: skip
-"""The same for settings that no preset has: the remark, data set, methods, and the settings that identify the rows."""
+CHOSEN: dict[str, list[dict[str, Any]]] = yaml.safe_load(Path(__file__).with_name("chosen.yaml").read_text("utf-8"))
+"""By remark: rules for the rows whose settings were chosen on their data set's test or training records."""
 
 
 class Claim(StrEnum):
@@ -138,20 +93,19 @@ def remarks_of(row: SeedGroup) -> Iterator[str]:
         yield impossible
     yield from _audit_remarks(row)
     if not row.plugin:
-        place = row.dataset, row.preset
-        yield from (said for said, methods in CHOSEN.items() if row.method in methods.get(place, ()))
-        config = row.records[0].config
-        yield from (
-            said
-            for said, dataset, methods, settings in CHOSEN_BY_HAND
-            if row.dataset == dataset and row.method in methods and settings.items() <= config.items()
-        )
+        yield from (said for said, rules in CHOSEN.items() for rule in rules if _falls_under(row, rule))
     if count := len(row.reduced):
         yield f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's"
     if row.noise == "secure":
         yield "secure noise, not reproducible"
     if row.precision != "float32":
         yield f"teachers in {row.precision}"
+
+
+def _falls_under(row: SeedGroup, rule: Mapping[str, Any]) -> bool:
+    """Return whether a rule of :data:`CHOSEN` names the row's data set and method, and its preset or settings."""
+    named = (row.dataset, row.preset) == (rule["dataset"], rule.get("preset", row.preset))
+    return named and row.method in rule["methods"] and rule.get("settings", {}).items() <= row.records[0].config.items()
 
 
 def _audit_remarks(row: SeedGroup) -> Iterator[str]:

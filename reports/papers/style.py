@@ -23,40 +23,7 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "ooo", "**")
 LINES = ("-", (0, (5, 1.5)), (0, (3, 1.2, 1, 1.2)), (0, (1, 1)))
 GREY = "0.45"
 _DPI = 200
-_STYLE: dict[str, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "mathtext.fontset": "dejavusans",
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 6.5,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "xtick.minor.size": 1.5,
-    "ytick.minor.size": 1.5,
-    "lines.linewidth": 1.1,
-    "lines.markersize": 4,
-    "hatch.linewidth": 0.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "0.9",
-    "grid.linewidth": 0.5,
-    "legend.frameon": False,
-    "legend.handlelength": 2.4,
-    "pdf.fonttype": 42,
-    "ps.fonttype": 42,
-    "svg.hashsalt": "private-student-bench",
-    "path.simplify": False,
-    "text.usetex": False,
-}
+_STYLE = Path(__file__).with_name("style.mplstyle")
 
 
 @contextmanager

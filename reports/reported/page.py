@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from bench.privacy.auditing.utility_bound import TRIES
 from bench.reports.reported.contradictions import Conflict, DropError, conflicts, drop_errors
@@ -16,32 +17,7 @@ NAMES = {"pate": "PATE", "trpate": "TrPATE", "dgd": "DGD", "dpsd": "DPSD"}
 
 UNITS = ("record", "client", "label", "query-label", "none")
 
-HEAD = """# What the four papers print
-
-This page lists the numbers in the tables of {papers}, and those
-in their text and captions. They are copied from the papers, not measured here. Accuracy is in %. The verdict concerns
-the epsilon next to the accuracy, for the unit of the table; the number in brackets refers to its reason. A sound
-epsilon says nothing about whether the accuracy can be reached; [the board](leaderboard.md) shows what we reached.
-
-A verdict has two parts. **Paper**: does the epsilon follow from the mechanism that the paper describes? **Code**: does
-the published code implement the mechanism behind that epsilon? We apply the same standard to all papers. We do not
-penalise the hyper-parameter search, which no paper accounts for. Code is unclear if it reshuffles batches where the
-accountant assumes Poisson samples.
-
-- **sound**: the epsilon follows; for code: we found nothing that changes it.
-- **step fails, number holds**: a step of the proof or of the accounting fails, but the printed epsilon is still an
-  upper bound.
-- **unsound**: a step fails and the printed epsilon with it, or private data bypasses the mechanism.
-- **unclear**: the published material shows neither, or can be read in two ways with different answers.
-- **impossible as claimed**: the claim holds between any two teachers or not at all, and under it the best of {tries}
-  honest attempts would reach this accuracy with a probability below 5%; the reason states the bound for one attempt and
-  how many attempts would reach 5% ([how](../bench/privacy/auditing/utility_bound.py)).
-- **no privacy**: there is no mechanism.
-- **none found**, **not read**: only for code.
-
-The data are in [reported/numbers.csv](reported/numbers.csv) and [reported/systems.yaml](reported/systems.yaml);
-`python -m bench reported -o leaderboards/reported.md` generates this page from them.
-"""
+HEAD = Path(__file__).with_name("head.md").read_text("utf-8")
 
 
 def to_markdown(rows: Sequence[Reported]) -> str:
