@@ -91,15 +91,9 @@ class GMI(InversionAttack[GMIConfig]):
         with context.progress.stage("descent on noise", config.steps * len(chunks)) as stage:
             for start, wanted in chunks:
                 made, loss = _descend(
-                    config,
-                    target,
-                    made_by,
-                    critic,
-                    start.to(context.device),
-                    wanted.to(context.device),
-                    generator,
+                    config, target, made_by, critic, start.to(context.device), wanted.to(context.device), generator,
                     stage.advance,
-                )
+                )  # fmt: skip
                 found.append(made)
                 losses.append(loss)
         chosen = best_of(torch.cat(losses), len(labels))
@@ -107,15 +101,9 @@ class GMI(InversionAttack[GMIConfig]):
 
 
 def _descend(
-    config: GMIConfig,
-    target: Target,
-    net: nn.Module,
-    critic: Critic,
-    noise: Tensor,
-    labels: Tensor,
-    generator: torch.Generator,
-    advance: Callable[[], None],
-) -> tuple[Tensor, Tensor]:
+    config: GMIConfig, target: Target, net: nn.Module, critic: Critic, noise: Tensor, labels: Tensor,
+    generator: torch.Generator, advance: Callable[[], None],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the final images and the student's loss (n,) for their labels, on the CPU."""
     noise = noise.clamp(-config.bound, config.bound).requires_grad_()
     optimizer = torch.optim.SGD([noise], config.rate, config.momentum, nesterov=config.momentum > 0)

@@ -23,6 +23,7 @@ from scipy import special
 from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
 from bench.interface.signals import counts, log_odds, need_references
 
+Floats = NDArray[np.float64]
 GLOBAL_BELOW = 64  # number of references below which a pooled variance is less noisy than one per candidate
 LEAST_STD = 1e-6  # lower bound: if references agree, the likelihood is unbounded
 
@@ -45,7 +46,7 @@ class LiRA(MembershipAttack[LiRAConfig]):
     citation = "Carlini, Chien, Nasr, Song, Terzis and Tramer 2022"
     references = 4
 
-    def score(self, signals: Signals) -> NDArray[np.float64]:
+    def score(self, signals: Signals) -> Floats:
         """Return the mean log likelihood ratio or tail over queries (n,); raise BenchError below four references."""
         config = self.config
         need_references(self.name, signals, self.references)
@@ -59,7 +60,7 @@ class LiRA(MembershipAttack[LiRAConfig]):
         if config.mode == "offline":
             middle = np.nanmedian(mean_out, axis=1, keepdims=True)
             distance = (phi - np.where(outof > 0, mean_out, middle)) / std_out
-            tail: NDArray[np.float64] = -special.log_ndtr(-distance).mean(axis=0)
+            tail: Floats = -special.log_ndtr(-distance).mean(axis=0)
             return tail
         both = (into > 0) & (outof > 0)
         if not both.any():
@@ -71,15 +72,12 @@ class LiRA(MembershipAttack[LiRAConfig]):
         shift = (mean_in - mean_out)[:, both].mean(axis=1, keepdims=True)
         mean_in = np.where(into > 0, mean_in, mean_out + shift)
         mean_out = np.where(outof > 0, mean_out, mean_in - shift)
-        ratio: NDArray[np.float64] = (_log_density(phi, mean_in, std_in) - _log_density(phi, mean_out, std_out)).mean(
-            axis=0
-        )
-        return ratio
+        ratio = _log_density(phi, mean_in, std_in) - _log_density(phi, mean_out, std_out)
+        mean: Floats = ratio.mean(axis=0)
+        return mean
 
 
-def _fit(
-    seen: NDArray[np.float64], used: NDArray[np.bool_], number: NDArray[np.int64], own: bool
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _fit(seen: Floats, used: NDArray[np.bool_], number: NDArray[np.int64], own: bool) -> tuple[Floats, Floats]:
     """Return medians (NaN if empty) and deviations, (queries, n), pooled per query unless each has its `own`."""
     values = np.where(used[:, None, :], seen, np.nan)
     some = number > 0
@@ -100,7 +98,5 @@ def _fit(
     return median, np.maximum(std, LEAST_STD)
 
 
-def _log_density(
-    values: NDArray[np.float64], mean: NDArray[np.float64], std: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _log_density(values: Floats, mean: Floats, std: Floats) -> Floats:
     return -(((values - mean) / std) ** 2) / 2 - np.log(std)

@@ -192,7 +192,6 @@ class _Descent:
             return losses + prior * scale, confidence
 
     def _views(self, images: Tensor) -> Tensor:
-
         config = self._config
         views = images.repeat(config.views, 1, 1, 1)
         if config.shift:

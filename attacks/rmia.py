@@ -27,6 +27,7 @@ from scipy import special
 from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
 from bench.interface.signals import counts, log_probability, need_references
 
+Floats = NDArray[np.float64]
 TINY = 1e-300  # avoids division by probabilities that round to 0
 
 
@@ -50,7 +51,7 @@ class RMIA(MembershipAttack[RMIAConfig]):
     citation = "Zarifzadeh, Liu and Shokri 2024"
     references = 1
 
-    def score(self, signals: Signals) -> NDArray[np.float64]:
+    def score(self, signals: Signals) -> Floats:
         """Return the mean share over queries (n,), in [0, 1]; raise BenchError without references or population."""
         config = self.config
         need_references(self.name, signals, self.references)
@@ -71,17 +72,15 @@ class RMIA(MembershipAttack[RMIAConfig]):
         lift = log_probability(signals.target, signals.labels, config.temperature) - np.log(np.maximum(usual, TINY))
         bar = log_probability(signals.population_target, signals.population_labels, config.temperature)
         bar = np.sort(bar - np.log(np.maximum(population, TINY))) + math.log(config.gamma)
-        share: NDArray[np.float64] = (np.searchsorted(bar, lift, side="right") / len(bar)).mean(axis=0)
+        share: Floats = (np.searchsorted(bar, lift, side="right") / len(bar)).mean(axis=0)
         return share
 
 
-def _offline(p_out: NDArray[np.float64], a: float) -> NDArray[np.float64]:
+def _offline(p_out: Floats, a: float) -> Floats:
     return ((1 + a) * p_out + (1 - a)) / 2
 
 
-def _online(
-    p_in: NDArray[np.float64], p_out: NDArray[np.float64], population: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _online(p_in: Floats, p_out: Floats, population: Floats) -> tuple[Floats, Floats]:
     """Return p(x), (queries, n), and p(z), (p,), which is queried as is, like the first query of candidates."""
     if np.isnan(p_in).all():
         raise BenchError("rmia online needs references that were trained with some of the candidates.")
@@ -92,12 +91,12 @@ def _online(
     return (inner + outer) / 2, (population + special.expit(_odds(population) + shift[0])) / 2
 
 
-def _odds(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    odds: NDArray[np.float64] = special.logit(np.clip(p, TINY, 1 - 1e-15))
+def _odds(p: Floats) -> Floats:
+    odds: Floats = special.logit(np.clip(p, TINY, 1 - 1e-15))
     return odds
 
 
-def _means(p: NDArray[np.float64], inside: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _means(p: Floats, inside: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Return the means (queries, n) of `p` (k, queries, n) over references with and without the record, or NaN."""
     means = []
     for used, number in zip((inside, ~inside), counts(inside), strict=True):

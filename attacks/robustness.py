@@ -55,26 +55,14 @@ class Robustness(RobustnessAttack[RobustnessConfig]):
         sizes = default_perturbations(facts)
         return {
             "quick": {
-                "perturbations": sizes,
-                "records": 200,
-                "pgd_steps": 20,
-                "pgd_restarts": 2,
-                "apgd_steps": 20,
-                "fab_steps": 10,
-                "target_classes": 3,
-                "square_queries": 500,
+                "perturbations": sizes, "records": 200, "pgd_steps": 20, "pgd_restarts": 2, "apgd_steps": 20,
+                "fab_steps": 10, "target_classes": 3, "square_queries": 500,
             },
             "tiny": {
-                "perturbations": sizes[1::2],
-                "records": 50,
-                "pgd_steps": 5,
-                "pgd_restarts": 1,
-                "apgd_steps": 5,
-                "fab_steps": 3,
-                "target_classes": 2,
-                "square_queries": 50,
+                "perturbations": sizes[1::2], "records": 50, "pgd_steps": 5, "pgd_restarts": 1, "apgd_steps": 5,
+                "fab_steps": 3, "target_classes": 2, "square_queries": 50,
             },
-        }
+        }  # fmt: skip
 
     def withstood(
         self, student: nn.Module, images: Tensor, labels: Tensor, context: Context

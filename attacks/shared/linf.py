@@ -61,33 +61,23 @@ def _make(attack: str, model: Logits, size: float, classes: int, seed: int, conf
 
     # torchattacks counts the true class and targets all others: 99 for 100 classes; the published code targets 9.
     targets = {"n_classes": min(config.target_classes, classes - 1) + 1}
-    made: Perturb
-    if attack == "fgsm":
-        made = torchattacks.FGSM(model, eps=size)
-    elif attack == "pgd":
-        made = torchattacks.PGD(model, size, config.pgd_reach * size / config.pgd_steps, config.pgd_steps)
-    elif attack == "apgd-ce":
-        made = torchattacks.APGD(model, eps=size, steps=config.apgd_steps, seed=seed)
-    elif attack == "apgd-t":
-        made = torchattacks.APGDT(model, eps=size, steps=config.apgd_steps, seed=seed, **targets)
-    elif attack == "fab-t":
-        made = torchattacks.FAB(model, eps=size, steps=config.fab_steps, seed=seed, multi_targeted=True, **targets)
-    elif attack == "fab":
-        made = torchattacks.FAB(model, eps=size, steps=config.fab_steps, seed=seed)
-    else:
-        assert attack == "square"
-        made = torchattacks.Square(model, eps=size, n_queries=config.square_queries, seed=seed)
-    return made
+    apgd, fab = ({"eps": size, "steps": steps, "seed": seed} for steps in (config.apgd_steps, config.fab_steps))
+    made: dict[str, Callable[[], Perturb]] = {
+        "fgsm": lambda: torchattacks.FGSM(model, eps=size),
+        "pgd": lambda: torchattacks.PGD(model, size, config.pgd_reach * size / config.pgd_steps, config.pgd_steps),
+        "apgd-ce": lambda: torchattacks.APGD(model, **apgd),
+        "apgd-t": lambda: torchattacks.APGDT(model, **apgd, **targets),
+        "fab-t": lambda: torchattacks.FAB(model, **fab, multi_targeted=True, **targets),
+        "fab": lambda: torchattacks.FAB(model, **fab),
+        "square": lambda: torchattacks.Square(model, eps=size, n_queries=config.square_queries, seed=seed),
+    }
+    return made[attack]()
 
 
 SIMPLE = ("fgsm", "pgd", "square")
-
-
+WORST = "autoattack"
 PARTS = ("apgd-ce", "apgd-t", "fab-t", "fab")
 """Parts of autoattack besides the simple ones; with few classes, ``fab`` replaces both targeted ones."""
-
-
-WORST = "autoattack"
 
 
 @dataclass(frozen=True)
