@@ -19,9 +19,9 @@ Inception features, and there are 22 fonts, not some thousand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -77,56 +77,32 @@ class SimPEConfig(GenerativeConfig):
             raise BenchError("texts must hold the characters that the simulator draws, and it is empty.")
 
 
-class Simulator(Protocol):
+@dataclass(frozen=True)
+class Simulator:
     """Draws images from public parameters, whose first dimension is that of the images."""
 
-    def random(self, count: int, draws: torch.Generator) -> Tensor:
-        """Return the parameters of `count` random images."""
-
-    def varied(self, parameters: Tensor, turn: int, draws: torch.Generator) -> Tensor:
-        """Return a variation of each image in iteration `turn`, from 0."""
-
-    def rendered(self, parameters: Tensor, shape: tuple[int, int, int]) -> Tensor:
-        """Return the images, float (n, *shape) in [0, 1]."""
+    random: Callable[[int, torch.Generator], Tensor]
+    """Returns the parameters of so many random images."""
+    varied: Callable[[Tensor, int, torch.Generator], Tensor]
+    """Returns the parameters of a variation of each image in an iteration, from 0."""
+    rendered: Callable[[Tensor, tuple[int, int, int]], Tensor]
+    """Returns the images, float (n, channels, height, width) in [0, 1], of parameters."""
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Draws characters of `texts`."""
+def simulator_of(config: SimPEConfig) -> Simulator:
+    """Return the simulator of characters in `config.texts`, or that of shapes."""
+    if config.simulator == "text":
+        return Simulator(
+            lambda count, draws: text_render.random_parameters(count, config.texts, draws),
+            lambda parameters, turn, draws: text_render.varied(parameters, degrees_of(turn), draws),
+            lambda parameters, shape: text_render.rendered(parameters, config.texts, shape),
+        )
 
-    texts: str
-
-    def random(self, count: int, draws: torch.Generator) -> Tensor:
-        """See :meth:`Simulator.random`."""
-        return text_render.random_parameters(count, self.texts, draws)
-
-    def varied(self, parameters: Tensor, turn: int, draws: torch.Generator) -> Tensor:
-        """See :meth:`Simulator.varied`."""
-        return text_render.varied(parameters, degrees_of(turn), draws)
-
-    def rendered(self, parameters: Tensor, shape: tuple[int, int, int]) -> Tensor:
-        """See :meth:`Simulator.rendered`."""
-        return text_render.rendered(parameters, self.texts, shape)
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """Draws shapes, in `iterations` iterations."""
-
-    iterations: int
-
-    def random(self, count: int, draws: torch.Generator) -> Tensor:
-        """See :meth:`Simulator.random`."""
-        return shape_render.random_parameters(count, draws)
-
-    def varied(self, parameters: Tensor, turn: int, draws: torch.Generator) -> Tensor:
-        """See :meth:`Simulator.varied`."""
-        share = turn / max(self.iterations - 1, 1)
+    def varied(parameters: Tensor, turn: int, draws: torch.Generator) -> Tensor:
+        share = turn / max(config.iterations - 1, 1)
         return shape_render.varied(parameters, FARTHEST / 2 ** (HALVINGS * share), draws)
 
-    def rendered(self, parameters: Tensor, shape: tuple[int, int, int]) -> Tensor:
-        """See :meth:`Simulator.rendered`."""
-        return shape_render.rendered(parameters, shape)
+    return Simulator(shape_render.random_parameters, varied, shape_render.rendered)
 
 
 @register_method("sim-pe")
@@ -141,7 +117,6 @@ class SimPE(Generative):
     public_data_kinds = (PublicKind.OTHER,)
 
     def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
         return self.public_data if self.config.simulator == "shapes" else self.public_data.split(",")[0]
 
     @classmethod
@@ -160,8 +135,16 @@ class SimPE(Generative):
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
     def calibrate(self, budget: Budget) -> Any:
-        """Return `config` with the least noise whose exact cost fits `budget`."""
-        check_simulator(self.config, self.facts)
+        """Return `config` with the least noise whose exact cost fits `budget`.
+
+        Raise :class:`BenchError` if characters are drawn for a data set that is known to show none of the texts.
+        """
+        if self.config.simulator == "text" and not may_show(self.config.texts, self.facts):
+            names = ", ".join(DATASETS[self.facts.dataset].class_names[:4])
+            raise BenchError(
+                f"sim-pe draws characters, and {self.facts.dataset} shows none: its classes are {names}... Add --set "
+                "simulator=shapes, or choose another generative method."
+            )
         return with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6)
 
     def claimed(self, delta: float) -> Claim:
@@ -176,8 +159,7 @@ class SimPE(Generative):
         """Let private images vote, and draw images by the final votes."""
         facts, draws = private.facts, context.streams.torch("candidates")
         labels = torch.arange(self.config.candidates) % facts.classes
-        shapes = self.config.simulator == "shapes"
-        simulator: Simulator = Shapes(self.config.iterations) if shapes else Texts(self.config.texts)
+        simulator = simulator_of(self.config)
         population = simulator.random(self.config.candidates, draws)
         with context.progress.stage("votes", self.config.iterations) as stage:
             for turn in range(self.config.iterations):
@@ -212,16 +194,6 @@ def may_show(texts: str, facts: Facts) -> bool:
     """Return whether the images may show any of the `texts`: a class is named so, or no class has a known name."""
     names = DATASETS[facts.dataset].class_names if facts.dataset in DATASETS else ()
     return not names or bool(set(names) & set(texts))
-
-
-def check_simulator(config: SimPEConfig, facts: Facts) -> None:
-    """Raise :class:`BenchError` if characters are drawn for a data set that is known to show none of the texts."""
-    if config.simulator == "text" and not may_show(config.texts, facts):
-        names = ", ".join(DATASETS[facts.dataset].class_names[:4])
-        raise BenchError(
-            f"sim-pe draws characters, and {facts.dataset} shows none: its classes are {names}... Add --set "
-            "simulator=shapes, or choose another generative method."
-        )
 
 
 def votes_for(features: Tensor, classes: Tensor, private: PrivateData, device: Any) -> Tensor:

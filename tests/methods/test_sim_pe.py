@@ -18,7 +18,7 @@ from bench.core.seeds import Streams
 from bench.core.types import Budget, Facts, PrivateData, PublicData
 from bench.evaluation.audit.pairs import worst_pairs
 from bench.methods.generative import sim_pe
-from bench.methods.generative.sim_pe import Shapes, SimPE, SimPEConfig, degrees_of, parents, votes_for
+from bench.methods.generative.sim_pe import SimPE, SimPEConfig, degrees_of, parents, simulator_of, votes_for
 from bench.methods.generative.text_render import (
     ANGLES,
     FONTS,
@@ -225,7 +225,7 @@ def test_a_shape_stands_where_its_parameters_say() -> None:
 
 
 def test_later_iterations_move_shapes_less() -> None:
-    draws, shapes = torch.Generator().manual_seed(0), Shapes(24)
+    draws, shapes = torch.Generator().manual_seed(0), simulator_of(SimPEConfig(simulator="shapes", iterations=24))
     parameters = shapes.random(2000, draws)
     moved = [(shapes.varied(parameters, turn, draws) - parameters).abs().median() for turn in (0, 12, 23)]
     assert moved[0] > 2 * moved[1] > 4 * moved[2]
