@@ -44,11 +44,17 @@ from bench.interface import (
     setting,
 )
 from bench.methods.pate import naive_bayes as naive_bayes
-from bench.methods.pate.naive_bayes import GaussianPrior, flat_prior, group_counts, pool_prior, source_prior
+from bench.methods.pate.naive_bayes import GaussianPrior, Ints, flat_prior, group_counts, pool_prior, source_prior
 from bench.methods.pate.pate import PATE
-from bench.methods.shared.source_parts import source_part
 from bench.methods.shared.teachers import quick_teachers, tiny_teachers
-from bench.methods.shared.transfer import OnBackbone, TransferConfig, transfer_options, with_digest, words_of
+from bench.methods.shared.transfer import (
+    OnBackbone,
+    TransferConfig,
+    source_part,
+    transfer_options,
+    with_digest,
+    words_of,
+)
 from bench.models.frozen_backbone import FrozenTransfer, make_head
 from bench.models.gaussian_nb import GaussianHead, set_gaussians
 from bench.models.text_nets import set_words
@@ -95,12 +101,9 @@ class PATEBayes(PATE):
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`. Closed forms are quick: only small sets need fewer teachers."""
-        quick, tiny = min(cls.Config().teachers, quick_teachers(facts)), tiny_teachers(facts)
-        fewest = {"least_queries": 4 * facts.classes}
-        return {
-            "quick": {"teachers": quick, "gamma": 5 / quick, **fewest},
-            "tiny": {"teachers": tiny, "gamma": 5 / tiny, **fewest},
-        }
+        few = {"quick": min(cls.Config().teachers, quick_teachers(facts)), "tiny": tiny_teachers(facts)}
+        least = 4 * facts.classes
+        return {name: {"teachers": n, "gamma": 5 / n, "least_queries": least} for name, n in few.items()}
 
     def check_models(self, context: Context) -> None:
         make_student(student_name(self.facts), self.facts, context.streams.torch("unused"))
@@ -129,9 +132,7 @@ class PATEBayes(PATE):
         """Return nothing: there are no artefacts to share."""
         return ()
 
-    def votes(
-        self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
-    ) -> NDArray[np.int64]:
+    def votes(self, private: PrivateData, public: PublicData, order: Ints, context: Context) -> Ints:
         facts, labels, queries = private.facts, private.labels.numpy(), order[: self.config.queries]
         # The same parts as other PATE methods with this seed and number of teachers.
         parts = partition(len(private), self.config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
@@ -144,13 +145,8 @@ class PATEBayes(PATE):
             return naive_bayes.word_votes(public.images[queries].numpy(), tables)
         features = self.seen(private.images, "private", public, context)
         asked = self.seen(public.images, "public", public, context)[queries]
-        fitted = naive_bayes.gaussian_posterior(
-            features,
-            groups,
-            self.config.teachers,
-            self.feature_prior(public, features.shape[1], context),
-            self.config.variance_floor,
-        )
+        before, floor = self.feature_prior(public, features.shape[1], context), self.config.variance_floor
+        fitted = naive_bayes.gaussian_posterior(features, groups, self.config.teachers, before, floor)
         return naive_bayes.gaussian_votes(asked, fitted)
 
     def student(

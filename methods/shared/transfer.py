@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
+import numpy as np
 import timm
 import torch
+from numpy.typing import NDArray
 
 from bench.core.plain_files import user_path
 from bench.core.seeds import seeded
 from bench.data.datasets import all_datasets, get_dataset, load
+from bench.data.index_hash import ranks
 from bench.data.known_overlaps import overlap
 from bench.data.own_arrays import is_features
 from bench.data.splits import map_images
 from bench.data.text import is_text, windows
 from bench.interface import BenchError, Context, Facts, FitSettings, Method, PublicData, PublicKind, setting
-from bench.methods.shared.source_parts import source_part
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTransfer, make_head, random_backbone
 from bench.models.pretrained import check_backbone, find_weights, image_size_problem, load_backbone, weights_by_digest
 from bench.models.registration import check_model
@@ -112,7 +114,6 @@ class OnBackbone(Method):
         return (shared_features(self.config, self.facts),)
 
     def public_words(self) -> str:
-        """See :meth:`bench.interface.Method.public_words`."""
         unlabelled = [UNLABELLED] if PublicKind.UNLABELLED in self.public_data_kinds else []
         if uses_no_data(self.config):
             return "; ".join(unlabelled) or "none"
@@ -285,7 +286,6 @@ def _teller(backbone: str, context: Context) -> Any:
 
 
 def _trained_here(config: TransferConfig, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
-
     images, labels, classes, name, revision = source_records(config, facts, public)
     if is_text(facts.shape) and isinstance(images, torch.Tensor) and images.shape[1:] != facts.shape:
         pieces, piece_labels = windows(images.numpy(), labels.numpy(), WINDOW)
@@ -320,6 +320,21 @@ def source_records(
     return LazyImages(loaded.train, which), labels, loaded.spec.classes, public_name, loaded.revision
 
 
+def source_part(labels: NDArray[np.int64], fraction: float, name: str) -> NDArray[np.int64]:
+    """Return the sorted positions of a `fraction` of each class's records, chosen by a hash of index and `name`.
+
+    Drawn as TrPATE's ImageNet0.1x (section V.A.2). Raises :class:`BenchError` unless `fraction` is in (0, 1].
+    """
+    if not 0 < fraction <= 1:
+        raise BenchError(f"the fraction of the source must lie in (0, 1], not {fraction}. Use 1 for all of it.")
+    order = ranks(name, len(labels), "source fraction")
+    kept = []
+    for label in np.unique(labels):
+        own = order[labels[order] == label]
+        kept.append(own[: max(1, round(fraction * len(own)))])
+    return np.sort(np.concatenate(kept)) if kept else order
+
+
 def make_transfer(
     backbone: FrozenBackbone, facts: Facts, hidden: int, generator: torch.Generator
 ) -> tuple[FrozenTransfer, dict[str, Any]]:
@@ -333,10 +348,6 @@ def transfer_options(backbone: FrozenBackbone, facts: Facts, head: str, hidden: 
     """Return the timm options that rebuild a student on this backbone."""
     channels, height, width = facts.shape
     return {
-        "num_classes": facts.classes,
-        "in_chans": channels,
-        "img_size": height if height == width else [height, width],
-        **backbone.spec.options(),
-        "head": head,
-        "hidden": hidden,
-    }
+        "num_classes": facts.classes, "in_chans": channels, "img_size": height if height == width else [height, width],
+        **backbone.spec.options(), "head": head, "hidden": hidden,
+    }  # fmt: skip

@@ -16,7 +16,7 @@ from bench.core.types import Facts, Released
 from bench.data.splits import partition
 from bench.experiments.release import load_released, save_released
 from bench.methods.pate import naive_bayes as nb
-from bench.methods.shared.source_parts import source_part
+from bench.methods.shared.transfer import source_part
 from bench.models.build import build, features_and_logits, make_student
 from bench.models.gaussian_nb import NEVER, GaussianHead, set_gaussians
 from bench.models.registration import model_options

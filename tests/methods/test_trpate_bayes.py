@@ -19,7 +19,7 @@ from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.methods.pate import naive_bayes as nb
 from bench.methods.pate.trpate_bayes import PATEBayes, PATEBayesConfig, TrPATEBayes, TrPATEBayesConfig
-from bench.methods.shared.source_parts import source_part
+from bench.methods.shared.transfer import source_part
 from bench.privacy.accounting.claims import pate_closed_form
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
