@@ -48,12 +48,8 @@ class DENSE(DistillingServer):
     citation = "Zhang et al. 2022"
 
     quick_server: ClassVar[dict[str, Any]] = {
-        "epochs": 20,
-        "student_steps": 40,
-        "batch": 64,
-        "generator_width": 32,
-        "generator_lr": 0.01,
-    }
+        "epochs": 20, "student_steps": 40, "batch": 64, "generator_width": 32, "generator_lr": 0.01,
+    }  # fmt: skip
     tiny_server: ClassVar[dict[str, Any]] = {"student_steps": 2, "generator_steps": 3, "generator_width": 8}
 
     def synthesiser(self, server: Server) -> Synthesiser:

@@ -50,7 +50,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.federated.family import check_clients, client_parts
+from bench.methods.federated.family import Parts, check_clients, client_parts
 from bench.methods.shared.calibration import with_least_noise
 from bench.privacy.accounting.claims import moments_claim
 
@@ -116,7 +116,7 @@ class DPFedAvg(Method[DPFedAvgConfig]):
         noise = self.config.noise_multiplier
         return [SampledGaussian(self.config.rate, noise, self.config.rounds, unit=self.unit, adjacency=self.adjacency)]
 
-    def clients(self, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
+    def clients(self, private: PrivateData, context: Context) -> Parts:
         """Return the positions of each client's records; one or none each if records do not outnumber clients."""
         records, clients = len(private), self.config.clients
         if records > clients:
@@ -156,13 +156,9 @@ class DPFedAvg(Method[DPFedAvgConfig]):
             for number in range(self.config.rounds):
                 streams = context.streams.child(f"round {number}")
                 total = ledger.sampled_updates(
-                    update,
-                    self.config.clients,
-                    entries=len(weights),
-                    max_norm=self.config.max_norm,
-                    sampling_rate=self.config.rate,
-                    noise_multiplier=self.config.noise_multiplier,
-                )
+                    update, self.config.clients, entries=len(weights), max_norm=self.config.max_norm,
+                    sampling_rate=self.config.rate, noise_multiplier=self.config.noise_multiplier,
+                )  # fmt: skip
                 weights = weights + torch.from_numpy(total / self.config.sampled).to(weights)
                 with torch.no_grad():
                     pieces = torch.split(weights, [parameter.numel() for parameter in student.parameters()])

@@ -35,6 +35,8 @@ from bench.interface import (
 from bench.storage.cache import digest_of
 
 State = dict[str, Tensor]
+Parts = list[NDArray[np.int64]]
+"""The positions of each client's records."""
 
 CODE = "DENSE (NeurIPS 2022, arXiv:2112.12371), the authors' code zj-jayzhang/DENSE: "
 """DPSD's Table V has DENSE's numbers for these methods."""
@@ -109,16 +111,14 @@ def check_clients(clients: int, records: int) -> None:
         raise BenchError(f"{clients} clients need as many private records; there are {records}.")
 
 
-def client_parts(clients: int, concentration: float, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
+def client_parts(clients: int, concentration: float, private: PrivateData, context: Context) -> Parts:
     """Return the positions of each client's records, at least one. Private."""
     check_clients(clients, len(private))
     shares = context.streams.numpy("clients").dirichlet(np.full(clients, concentration), private.facts.classes)
     return deal(private.labels.numpy(), shares, context.streams.numpy("clients/records"))
 
 
-def deal(
-    labels: NDArray[np.int64], shares: NDArray[np.float64], generator: np.random.Generator
-) -> list[NDArray[np.int64]]:
+def deal(labels: NDArray[np.int64], shares: NDArray[np.float64], generator: np.random.Generator) -> Parts:
     """Return each client's positions; `shares` (classes, clients) are the probabilities of a class's clients.
 
     A record's client depends only on its position and label. One position per client, drawn without the labels, is
@@ -139,9 +139,7 @@ def local_depends(config: FederatedConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def first_models(
-    config: FederatedConfig, private: PrivateData, parts: Sequence[NDArray[np.int64]], context: Context
-) -> list[State]:
+def first_models(config: FederatedConfig, private: PrivateData, parts: Parts, context: Context) -> list[State]:
     """Return the clients' models after one local training from a common start, cached. Private."""
     depends = {**local_depends(config), "seed": context.streams.seed, "device": context.device.type}
 
@@ -159,9 +157,8 @@ def first_models(
 
 
 def local_models(
-    start: nn.Module, config: FederatedConfig, private: PrivateData, parts: Sequence[NDArray[np.int64]],
-    context: Context, done: int,
-) -> list[State]:  # fmt: skip
+    start: nn.Module, config: FederatedConfig, private: PrivateData, parts: Parts, context: Context, done: int
+) -> list[State]:
     """Return each client's model on the CPU, trained from `start` in the round after `done` rounds. Private."""
     streams, states = context.streams.child(f"round {done}"), []
     with context.progress.stage("clients", len(parts)) as stage:

@@ -24,14 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from bench.interface import BenchError, Context, Facts, GivenTeacher, PrivacyUnit, PrivateData, register_method, setting
 from bench.methods.distillation.dpsd import DPSD, DPSDConfig
 from bench.methods.distillation.dpsd_family import train_teacher
-from bench.methods.federated.family import client_parts
+from bench.methods.federated.family import Parts, client_parts
 from bench.methods.shared.given_teacher import given_teacher
 from bench.storage.cache import digest_of
 
@@ -67,29 +65,18 @@ class FedDPSD(DPSD):
 
     def shares(self, seed: int) -> tuple[str, ...]:
         """Return the clients' teachers, shared across epsilons."""
-        meant = [
-            self.config.teacher,
-            self.config.teacher_epochs,
-            self.config.teacher_lr,
-            self.config.clients,
-            self.config.concentration,
-        ]
+        config = self.config
+        meant = [config.teacher, config.teacher_epochs, config.teacher_lr, config.clients, config.concentration]
         return (f"clients of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
-    def clients(self, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
+    def clients(self, private: PrivateData, context: Context) -> Parts:
         """Return the positions of each client's records. Private."""
         return client_parts(self.config.clients, self.config.concentration, private, context)
 
     def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:
         """Return one teacher for each client. Private."""
-        parts = self.clients(private, context)
+        config, federation = self.config, f"{self.config.clients}, {self.config.concentration:g}"
         return [
-            train_teacher(
-                self.config,
-                private,
-                context,
-                part,
-                f"client {i} of {self.config.clients}, {self.config.concentration:g}",
-            )
-            for i, part in enumerate(parts)
+            train_teacher(config, private, context, part, f"client {i} of {federation}")
+            for i, part in enumerate(self.clients(private, context))
         ]

@@ -75,14 +75,8 @@ class FedDF(FedAvg):
         """Distil the softmax of the clients' mean logits into `net` on public images, in place."""
         ensemble = [net_of(self.config, self.facts, state, context) for state in states]
         logits = torch.stack([predict(one, public.images, device=context.device) for one in ensemble]).mean(0)
-        settings = FitSettings(
-            steps=self.config.student_steps,
-            batch_size=self.config.student_batch,
-            optimizer="adam",
-            lr=self.config.student_lr,
-        )
-        with context.progress.stage("distillation", self.config.student_steps) as stage:
-            fit(
-                net, public.images, logits.softmax(1), settings, context.streams.torch(f"server {done}"),
-                device=context.device, stage=stage,
-            )  # fmt: skip
+        steps, batch, lr = self.config.student_steps, self.config.student_batch, self.config.student_lr
+        settings = FitSettings(steps=steps, batch_size=batch, optimizer="adam", lr=lr)
+        order, labels = context.streams.torch(f"server {done}"), logits.softmax(1)
+        with context.progress.stage("distillation", steps) as stage:
+            fit(net, public.images, labels, settings, order, device=context.device, stage=stage)
