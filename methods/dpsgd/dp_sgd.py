@@ -28,7 +28,6 @@ from bench.core.types import Sampling
 from bench.data.own_arrays import FEATURE_NETS, is_features
 from bench.interface import (
     Adjacency,
-    Basis,
     BenchError,
     Budget,
     Claim,
@@ -44,7 +43,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.shared.calibration import PoissonBatches, least_noise
+from bench.methods.shared.calibration import PoissonBatches, with_least_noise
 from bench.methods.shared.settings_checks import check_batch, student_depends
 from bench.privacy.accounting.claims import dp_sgd, dp_sgd_improved
 from bench.privacy.dpsgd.clipping import Clipping, Flat
@@ -147,25 +146,18 @@ class DPSGD(Method[DPSGDConfig]):
                 f"{self.name} is accounted for sampling={' or '.join(self.samplings)}, not {self.config.sampling}. Use "
                 "dp-sgd for the others."
             )
-
-        def events(noise: float) -> Sequence[Event]:
-            changed = self.changed(noise_multiplier=noise)
-            return changed.claimed_charges() if budget.basis is Basis.CLAIMED else changed.charges()
-
         # With full batches and known orders, use the exact figure instead of the PLD.
         exact = all(event.gaussian_mu() is not None for event in self.charges())
-        sound = "proven" if exact else "pld"
-        noise = least_noise(events, budget, self.claimed_by, sound, tolerance=1e-4)
-        found = dataclasses.replace(self.config, noise_multiplier=noise)
-        if getattr(self.config, "scale_lr", False):  # not every subclass's config has this setting
-            found = dataclasses.replace(found, lr=self.config.lr * min(1.0, self.config.noise_multiplier / noise))
+        found = with_least_noise(self, budget, self.claimed_by, "proven" if exact else "pld", tolerance=1e-4)
+        if getattr(found, "scale_lr", False):  # not every subclass's config has this setting
+            ratio = self.config.noise_multiplier / found.noise_multiplier
+            return dataclasses.replace(found, lr=found.lr * min(1.0, ratio))
         return found
 
     def claimed(self, delta: float) -> Claim:
-        records, formula = self.facts.private_records, dp_sgd_improved if self.claimed_by == "rdp" else dp_sgd
-        return formula(
-            self.config.sampling_rate(records), self.config.noise_multiplier, self.config.steps(records), delta
-        )
+        config, records = self.config, self.facts.private_records
+        formula = dp_sgd_improved if self.claimed_by == "rdp" else dp_sgd
+        return formula(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return the events that the paper's analysis charges for: all of them, as if batches were Poisson samples."""
@@ -214,13 +206,8 @@ class DPSGD(Method[DPSGDConfig]):
         """Return the run's settings for the ledger."""
         return DPSGDRun(
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=self.config.lr, momentum=self.config.momentum),
-            loss=torch.nn.functional.cross_entropy,
-            noise_multiplier=self.config.noise_multiplier,
-            clipping=self.clipping(),
-            expected_batch_size=self.config.batch_size,
-            steps=self.config.steps(self.facts.private_records),
-            records=self.facts.private_records,
-            sampling=Sampling(self.config.sampling),
-            stage=stage,
-            checkpoint=checkpoint,
-        )
+            loss=torch.nn.functional.cross_entropy, noise_multiplier=self.config.noise_multiplier,
+            clipping=self.clipping(), expected_batch_size=self.config.batch_size,
+            steps=self.config.steps(self.facts.private_records), records=self.facts.private_records,
+            sampling=Sampling(self.config.sampling), stage=stage, checkpoint=checkpoint,
+        )  # fmt: skip

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.interface import Budget, Event, Method, smallest_noise
+from bench.interface import Basis, Budget, Event, Method, smallest_noise
 from bench.privacy.accounting.accountants import AccountantFunction
 from bench.privacy.accounting.claims import moments_accountant, zcdp_accountant
 
@@ -48,10 +48,15 @@ def least_noise(
 def with_least_noise(
     method: Method, budget: Budget, claimed: AccountantFunction | str, sound: str, *, tolerance: float
 ) -> Any:
-    """Return the config of `method` with :func:`least_noise` as the `noise_multiplier` of its charges."""
+    """Return the config of `method` with :func:`least_noise` as the `noise_multiplier` of its charges.
+
+    On the claimed basis, these are the method's `claimed_charges` if it has some.
+    """
 
     def events(noise: float) -> Sequence[Event]:
-        return method.changed(noise_multiplier=noise).charges() or []
+        changed = method.changed(noise_multiplier=noise)
+        of_claim = getattr(changed, "claimed_charges", changed.charges)
+        return (of_claim if budget.basis is Basis.CLAIMED else changed.charges)() or []
 
     noise = least_noise(events, budget, claimed, sound, tolerance=tolerance)
     return dataclasses.replace(method.config, noise_multiplier=noise)

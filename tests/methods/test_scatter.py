@@ -19,7 +19,8 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, Released, TargetAdjacency
 from bench.interface.registry import METHODS
-from bench.methods.dpsgd import dp_sgd, scatter
+from bench.methods.dpsgd import scatter
+from bench.methods.shared import calibration
 from bench.models import scattering
 from bench.models.rebuild import rebuild
 from bench.models.scattering import ChannelNorm
@@ -116,7 +117,7 @@ def test_the_rate_falls_as_the_noise_grows_above_the_stated_one_and_never_rises(
     linear, known = METHODS.get("scatter-linear"), facts("mnist", 60_000)
 
     def rate(preset: Preset, noise: float) -> float:
-        monkeypatch.setattr(dp_sgd, "least_noise", lambda *_, **__: noise)
+        monkeypatch.setattr(calibration, "least_noise", lambda *_, **__: noise)
         config, _ = build_config(linear, preset, known)
         found = linear(config, known).calibrate(Budget(1.0, 1e-5))
         assert found.noise_multiplier == noise
