@@ -20,7 +20,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from bench.interface import (
     Claim,
@@ -34,7 +33,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
+from bench.methods.label.family import Floats, LabelMethod, NoisyLabelConfig, learn, true_labels
 from bench.privacy.accounting.claims import alibi
 from bench.privacy.events.events import Laplace
 
@@ -79,9 +78,9 @@ class ALIBI(LabelMethod):
         return Released(student, self.config.student, options, extras={"noisy_codes": torch.from_numpy(noisy)})
 
 
-def laplace_law(noisy: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
+def laplace_law(noisy: Floats, scale: float) -> Floats:
     """Return the density of noisy codes (n, classes) by label, (n, classes), relative to its largest in each row."""
     # |o - e_c|_1 differs between labels c only by |o_c - 1| - |o_c|.
     exponent = (np.abs(noisy) - np.abs(noisy - 1)) / scale
-    law: NDArray[np.float64] = np.exp(exponent - exponent.max(axis=1, keepdims=True))
+    law: Floats = np.exp(exponent - exponent.max(axis=1, keepdims=True))
     return law

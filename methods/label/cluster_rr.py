@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from bench.interface import (
     Claim,
@@ -38,7 +37,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, true_labels
+from bench.methods.label.family import Floats, Ints, LabelMethod, NoisyLabelConfig, learn, true_labels
 from bench.privacy.events.events import Laplace
 
 SENSITIVITY = 2.0  # L1, of all histograms jointly
@@ -87,12 +86,12 @@ class ClusterRR(LabelMethod):
         return Released(student, self.config.student, options, extras={"noisy_histograms": torch.from_numpy(noisy)})
 
 
-def drawn(counts: NDArray[np.float64], cluster: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+def drawn(counts: Floats, cluster: Ints, rng: np.random.Generator) -> Ints:
     """Return a label for each of `cluster` (n,), drawn from its `counts` (clusters, classes), clipped at 0."""
     positive = counts.clip(0)
     positive[positive.sum(axis=1) == 0] = 1.0
     below = (positive / positive.sum(axis=1, keepdims=True)).cumsum(axis=1)
-    labels: NDArray[np.int64] = (rng.random(len(cluster))[:, None] >= below[cluster, :-1]).sum(axis=1)
+    labels: Ints = (rng.random(len(cluster))[:, None] >= below[cluster, :-1]).sum(axis=1)
     return labels
 
 
@@ -106,7 +105,7 @@ def principal(images: torch.Tensor, components: int) -> torch.Tensor:
     return scores
 
 
-def k_means(points: torch.Tensor, clusters: int, passes: int, context: Context) -> NDArray[np.int64]:
+def k_means(points: torch.Tensor, clusters: int, passes: int, context: Context) -> Ints:
     """Return the nearest of `clusters` centres for each of `points` (n, d) after `passes` of Lloyd's algorithm.
 
     Centres start at distinct random points from the public stream; a centre without points stays in place.

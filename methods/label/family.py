@@ -38,6 +38,9 @@ from bench.interface import (
 from bench.methods.shared.settings_checks import student_depends
 from bench.privacy.mechanisms.mechanisms import keep_probability, known_labels
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class NoisyLabelConfig:
@@ -74,13 +77,9 @@ class LabelMethod(Method):
         """
         large = facts.private_records > 10_000
         quick = {
-            "student": "small_cnn",
-            "epochs": 12.0 if large else 30.0,
-            "batch_size": 128,
-            "lr": 0.05,
-            "mixup": 0.0,
+            "student": "small_cnn", "epochs": 12.0 if large else 30.0, "batch_size": 128, "lr": 0.05, "mixup": 0.0,
             "shift": int(min(facts.shape[1:]) >= 16),
-        }
+        }  # fmt: skip
         return {"quick": quick, "tiny": {**quick, "epochs": 2.0}}
 
     def calibrate(self, budget: Budget) -> Any:
@@ -88,21 +87,15 @@ class LabelMethod(Method):
         return dataclasses.replace(self.config, epsilon=budget.epsilon)
 
 
-def true_labels(private: PrivateData) -> NDArray[np.int64]:
+def true_labels(private: PrivateData) -> Ints:
     """Return the private labels, int64 (n,), as from :func:`bench.privacy.mechanisms.mechanisms.known_labels`."""
     return known_labels(private.labels.numpy(), private.facts.classes)
 
 
 def learn(
-    net: nn.Module,
-    images: Tensor,
-    likelihood: NDArray[np.float64],
-    config: NoisyLabelConfig,
-    context: Context,
-    name: str,
-    *,
-    labels: NDArray[np.int64] | None = None,
-) -> nn.Module:
+    net: nn.Module, images: Tensor, likelihood: Floats, config: NoisyLabelConfig, context: Context,
+    name: str, *, labels: Ints | None = None,
+) -> nn.Module:  # fmt: skip
     """Train `net` on `images` (n, ...) by the `likelihood` (n, classes) of each label's release.
 
     With the config's loss `cross-entropy` it is trained on the noisy `labels` (n,), if given.
@@ -130,7 +123,7 @@ def negative_log_likelihood(logits: Tensor, log_law: Tensor) -> Tensor:
     return -(logits.log_softmax(1) + log_law).logsumexp(1).mean()
 
 
-def response_law(answers: NDArray[np.int64], epsilon: float, classes: int) -> NDArray[np.float64]:
+def response_law(answers: Ints, epsilon: float, classes: int) -> Floats:
     """Return the probability of each randomised response in `answers` (n,) given each label, (n, classes)."""
     kept = keep_probability(epsilon, classes)
     return np.where(np.arange(classes) == answers[:, None], kept, (1 - kept) / (classes - 1))

@@ -77,11 +77,8 @@ class LabelProtocol(LabelMethod):
 
     def calibrate(self, budget: Budget) -> LabelProtocolConfig:
         """Return `config` with the least noise within `budget`."""
-
-        def events(noise: float) -> Sequence[Event]:
-            return self.changed(noise_multiplier=noise).charges()
-
-        return dataclasses.replace(self.config, noise_multiplier=smallest_noise(events, budget, tolerance=1e-6))
+        noise = smallest_noise(lambda noise: self.changed(noise_multiplier=noise).charges(), budget, tolerance=1e-6)
+        return dataclasses.replace(self.config, noise_multiplier=noise)
 
     def claimed(self, delta: float) -> Claim:
         return claim_by("proven", self.charges(), delta, "ours: the exact cost of Gaussian noise")

@@ -25,7 +25,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from bench.interface import (
@@ -43,7 +42,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn
+from bench.methods.label.family import Floats, Ints, LabelMethod, NoisyLabelConfig, learn
 from bench.privacy.accounting.claims import label_response
 from bench.privacy.events.events import PriorRandomizedResponse
 from bench.privacy.mechanisms.mechanisms import likely_sets, prior_likelihood
@@ -81,7 +80,7 @@ class LP1ST(LabelMethod):
     def charges(self) -> Sequence[Event]:
         return [PriorRandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
-    def stages(self, records: int) -> list[NDArray[np.int64]]:
+    def stages(self, records: int) -> list[Ints]:
         """Return the positions of the records whose labels each stage uses."""
         return [np.arange(records)]
 
@@ -105,20 +104,14 @@ class LP1ST(LabelMethod):
             learn(student, private.images[seen], law[seen], self.config, context, name, labels=noisy[seen])
         return Released(student, self.config.student, options, extras={"noisy_labels": torch.from_numpy(noisy)})
 
-    def prior(self, net: nn.Module, images: Any, context: Context) -> NDArray[np.float64]:
+    def prior(self, net: nn.Module, images: Any, context: Context) -> Floats:
         """Return `net`'s class probabilities for `images`, (n, classes)."""
         logits = predict(net, images, device=context.device).double()
         return (logits / getattr(self.config, "temperature", 1.0)).softmax(1).numpy()
 
     def likely(
-        self,
-        net: nn.Module,
-        private: PrivateData,
-        noisy: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        prior: NDArray[np.float64],
-        context: Context,
-    ) -> NDArray[np.int64]:
+        self, net: nn.Module, private: PrivateData, noisy: Ints, rows: Ints, prior: Floats, context: Context
+    ) -> Ints:
         """Return `rows` plus earlier rows whose noisy label is among `net`'s k likeliest classes."""
         k = int(likely_sets(prior, self.config.epsilon)[1].mean())
         earlier = np.setdiff1d(np.flatnonzero(noisy >= 0), rows)
@@ -134,7 +127,7 @@ class LP2ST(LP1ST):
     config: LP2STConfig
     fewer: ClassVar[Mapping[str, Any]] = {"first": 0.6, "temperature": 1.0}
 
-    def stages(self, records: int) -> list[NDArray[np.int64]]:
+    def stages(self, records: int) -> list[Ints]:
         """Return the positions of each stage, split by a hash of the index in hundredths."""
         parts = partition(records, min(100, records), "stages of labels")
         cut = max(1, round(self.config.first * len(parts)))

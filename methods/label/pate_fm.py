@@ -26,7 +26,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from bench.interface import (
     Budget,
@@ -48,7 +47,7 @@ from bench.interface import (
     smallest_noise,
 )
 from bench.methods.label.cluster_rr import principal
-from bench.methods.label.family import LabelMethod, true_labels
+from bench.methods.label.family import Ints, LabelMethod, true_labels
 from bench.methods.label.fixmatch import FixMatchSettings, fixmatch
 from bench.methods.shared.settings_checks import check_parts, student_depends
 
@@ -92,14 +91,9 @@ class PATEFM(LabelMethod):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         teachers = max(2, min(800, facts.private_records // 30))
         quick = {
-            "teachers": teachers,
-            "teacher_training": "ridge",
-            "queries": 1000,
-            "threshold": teachers / 2,
-            "student_steps": 1500,
-            "batch_size": 32,
-            "unlabelled": 3,
-        }
+            "teachers": teachers, "teacher_training": "ridge", "queries": 1000, "threshold": teachers / 2,
+            "student_steps": 1500, "batch_size": 32, "unlabelled": 3,
+        }  # fmt: skip
         tiny = {"teachers": min(20, teachers), "threshold": 5.0, "student_steps": 20}
         return {"quick": quick, "tiny": {**quick, **tiny, "queries": 200, "max_answers": 100}}
 
@@ -128,34 +122,28 @@ class PATEFM(LabelMethod):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the teachers, release their answers, and train the student on those and all images."""
-        facts = private.facts
-        student, options = make_student(self.config.student, facts, context.streams.torch("student/start"))
+        config = self.config
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
         order = context.streams.numpy("queries").permutation(len(private))
-        asked = np.resize(order, self.config.queries)  # wraps around if there are fewer images
-        votes = self.votes(private, asked, context)
+        asked = np.resize(order, config.queries)  # wraps around if there are fewer images
         answers = ledger.confident_noisy_max(
-            votes,
-            teachers=self.config.teachers,
-            threshold=self.config.threshold,
-            sigma1=self.config.sigma1,
-            sigma2=self.config.sigma2,
-            max_answers=self.config.max_answers,
-        )
+            self.votes(private, asked, context), teachers=config.teachers, threshold=config.threshold,
+            sigma1=config.sigma1, sigma2=config.sigma2, max_answers=config.max_answers,
+        )  # fmt: skip
         known = np.flatnonzero(answers >= 0)
         images, labels = private.images[asked[known]], torch.from_numpy(answers[known])
         if not len(known):
             context.note("no query passed the threshold: the student stays untrained. Lower it, or use less noise.")
-        steps = self.config.student_steps
-        depends = student_depends(self.config, context)
-        with context.stage("student", depends, steps) as (checkpoint, stage):
+        steps = config.student_steps
+        with context.stage("student", student_depends(config, context), steps) as (checkpoint, stage):
             fixmatch(
-                student, images, labels, private.images, self.config.fixmatch(steps),
+                student, images, labels, private.images, config.fixmatch(steps),
                 context.streams.torch("student/order"), device=context.device, stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
         extras = {"query_images": torch.from_numpy(asked[known]), "query_answers": labels}
-        return Released(student, self.config.student, options, extras=extras)
+        return Released(student, config.student, options, extras=extras)
 
-    def votes(self, private: PrivateData, asked: NDArray[np.int64], context: Context) -> NDArray[np.int64]:
+    def votes(self, private: PrivateData, asked: Ints, context: Context) -> Ints:
         """Return the teachers' votes on the images `asked` (queries,), (queries, classes)."""
         facts, labels = private.facts, torch.from_numpy(true_labels(private))
         parts = partition(len(private), self.config.teachers, f"{facts.dataset}/labels/{context.streams.seed}")
@@ -168,15 +156,9 @@ class PATEFM(LabelMethod):
                 else:
                     streams = context.streams.child(f"teacher {number}")
                     net, _ = make_student(self.config.student, facts, streams.torch("weights"))
-                    fixmatch(
-                        net,
-                        private.images[rows],
-                        labels[rows],
-                        private.images,
-                        self.config.fixmatch(self.config.teacher_steps),
-                        streams.torch("order"),
-                        device=context.device,
-                    )
+                    settings, images = self.config.fixmatch(self.config.teacher_steps), private.images
+                    order = streams.torch("order")
+                    fixmatch(net, images[rows], labels[rows], images, settings, order, device=context.device)
                     scores = predict(net, private.images[asked], device=context.device)
                 # One vote per teacher, even with ties.
                 votes[np.arange(len(asked)), scores.argmax(1).numpy()] += 1

@@ -56,7 +56,7 @@ from bench.training.self_training import SelfTrainingSettings, train_self_traine
 CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
 
-
+Ints = NDArray[np.int64]
 BLOCK = 500  # queries per batch of teacher predictions
 
 
@@ -127,7 +127,7 @@ class PATEFamily(StartsPublic, EnsembleMethod):
             )
 
     @abc.abstractmethod
-    def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def answer(self, votes: Ints, ledger: Ledger) -> Ints:
         """Return the released label of each query, negative where unanswered; `votes` is (queries, classes)."""
 
     def check_models(self, context: Context) -> None:
@@ -147,16 +147,14 @@ class PATEFamily(StartsPublic, EnsembleMethod):
         """Return what identifies the public images and how teachers label them, for cache keys."""
         return {"public": len(public)}
 
-    def votes(
-        self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
-    ) -> NDArray[np.int64]:
+    def votes(self, private: PrivateData, public: PublicData, order: Ints, context: Context) -> Ints:
         """Return the votes (queries, classes) on the first queries in `order`, positions in the pool.
 
         Private: one record changes one teacher. Cached in blocks that cells with other query counts share. If shards
         kept labels, votes are assembled from them without loading weights.
         """
 
-        def labels_of(block: NDArray[np.int64]) -> NDArray[np.int64]:
+        def labels_of(block: Ints) -> Ints:
             depends = self._labels_depend(private, public, block, context)
 
             def make() -> dict[str, NDArray[Any]]:
@@ -174,14 +172,9 @@ class PATEFamily(StartsPublic, EnsembleMethod):
         return count_votes(np.concatenate(blocks, axis=1)[:, : self.config.queries], private.facts.classes)
 
     def label_in_shard(
-        self,
-        teachers: Ensemble,
-        numbers: range,
-        private: PrivateData,
-        public: PublicData,
-        context: Context,
+        self, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData, context: Context,
         pool: ProcessPoolExecutor | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         chunks = self._chunks(private, context, numbers)
         blocks = query_blocks(self.config.queries, query_order(public, context))
         with context.progress.stage("votes", len(blocks) * len(numbers)) as stage:
@@ -189,7 +182,7 @@ class PATEFamily(StartsPublic, EnsembleMethod):
                 depends = self._labels_depend(private, public, block, context)
                 for part in chunks:
 
-                    def make(part: dict[str, int] = part, block: NDArray[np.int64] = block) -> dict[str, NDArray[Any]]:
+                    def make(part: dict[str, int] = part, block: Ints = block) -> dict[str, NDArray[Any]]:
                         some = teachers.part(part["first"] - numbers.start, part["last"] - numbers.start)
                         return {"labels": some.labels(public.images[block], pool, stage).astype(np.int16)}
 
@@ -203,9 +196,7 @@ class PATEFamily(StartsPublic, EnsembleMethod):
             for first in range(numbers.start, numbers.stop, chunk)
         ]
 
-    def _labels_depend(
-        self, private: PrivateData, public: PublicData, block: NDArray[np.int64], context: Context
-    ) -> dict[str, Any]:
+    def _labels_depend(self, private: PrivateData, public: PublicData, block: Ints, context: Context) -> dict[str, Any]:
         asked = hashlib.sha256(block.tobytes()).hexdigest()
         return {**ensemble_depends(self.config, private, context), **self.query_source(public), "asked": asked}
 
@@ -228,26 +219,14 @@ class PATEFamily(StartsPublic, EnsembleMethod):
             total = training.total_steps(len(images), len(pool), self.facts.classes)
             with checkpoint, context.progress.stage("student", total) as stage:
                 student = train_self_trained(
-                    lambda: make_student(self.config.student, self.facts, start)[0],
-                    images,
-                    labels,
-                    pool,
-                    self.facts.classes,
-                    training,
-                    order,
-                    device=context.device,
-                    stage=stage,
-                    checkpoint=checkpoint,
-                )
+                    lambda: make_student(self.config.student, self.facts, start)[0], images, labels, pool,
+                    self.facts.classes, training, order, device=context.device, stage=stage, checkpoint=checkpoint,
+                )  # fmt: skip
         elif self.config.student_training == "supervised":
             fitting = FitSettings(
-                epochs=self.config.student_epochs,
-                batch_size=32,
-                optimizer="adam",
-                lr=1e-3,
-                shift=largest_shift(self.facts),
-                label_smoothing=0.1,
-            )
+                epochs=self.config.student_epochs, batch_size=32, optimizer="adam", lr=1e-3,
+                shift=largest_shift(self.facts), label_smoothing=0.1,
+            )  # fmt: skip
             with checkpoint, context.progress.stage("student", fitting.total_steps(len(images))) as stage:
                 fit(student, images, labels, fitting, order, device=context.device, stage=stage, checkpoint=checkpoint)
         else:
@@ -280,12 +259,12 @@ class PATEFamily(StartsPublic, EnsembleMethod):
         return Released(student, name, options, extras={"query_indices": asked, "query_labels": labels})
 
 
-def query_order(public: PublicData, context: Context) -> NDArray[np.int64]:
+def query_order(public: PublicData, context: Context) -> Ints:
     """Return the positions of the public images (n,) in the order of the queries."""
     return context.streams.numpy("queries").permutation(len(public)).astype(np.int64)
 
 
-def query_blocks(queries: int, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def query_blocks(queries: int, order: Ints) -> list[Ints]:
     """Return the blocks of `order` that hold the queries."""
     return [order[first : first + BLOCK] for first in range(0, queries, BLOCK)]
 

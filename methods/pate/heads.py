@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bench.data.text import is_text
 from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, partition, setting
-from bench.methods.pate.family import PATEFamily
+from bench.methods.pate.family import Ints, PATEFamily
 from bench.methods.pate.head_training import VERSION, HeadTraining
 from bench.methods.shared.settings_checks import HeadSettings
 from bench.methods.shared.teachers import tiny_teachers
@@ -105,9 +105,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
     def check_models(self, context: Context) -> None:
         """Do nothing: planning has checked the backbone."""
 
-    def votes(
-        self, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
-    ) -> NDArray[np.int64]:
+    def votes(self, private: PrivateData, public: PublicData, order: Ints, context: Context) -> Ints:
         """Return the votes (queries, classes) of the teachers' heads on the first queries in `order`."""
         facts = private.facts
         backbone = self.backbone(public, context)

@@ -95,46 +95,36 @@ class KNNPATE(HeadStudent):
                 f"{self.name} labels unlabelled public images, and the split of {self.facts.dataset} has none. "
                 "Choose a data set with public images."
             )
-        named = dataclasses.replace(
-            with_digest(self.config, self.facts), queries=min(self.config.queries, self.facts.public_records)
+        named, queries = with_digest(self.config, self.facts), min(self.config.queries, self.facts.public_records)
+        sigma = smallest_noise(
+            lambda sigma: self.changed(queries=queries, sigma=sigma).charges(), budget, claimed="rdp"
         )
-
-        def events(sigma: float) -> Sequence[Event]:
-            return type(self)(dataclasses.replace(named, sigma=sigma), self.facts).charges()
-
-        return dataclasses.replace(named, sigma=smallest_noise(events, budget, claimed="rdp"))
+        return dataclasses.replace(named, queries=queries, sigma=sigma)
 
     def claimed(self, delta: float) -> Claim:
         source = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
         return claim_by("rdp", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
-        return [
-            SampledGNMax(self.config.sampling_rate, self.config.sigma, self.config.queries, adjacency=self.adjacency)
-        ]
+        config = self.config
+        return [SampledGNMax(config.sampling_rate, config.sigma, config.queries, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Label random public images by their neighbours, and train the head on the labels."""
-        facts = private.facts
-        backbone = self.backbone(public, context)
+        config, backbone = self.config, self.backbone(public, context)
         records = features_of(private.images, backbone, context, "private").double()
-        asked = torch.from_numpy(context.streams.numpy("queries").permutation(len(public))[: self.config.queries])
+        asked = torch.from_numpy(context.streams.numpy("queries").permutation(len(public))[: config.queries])
         queries = features_of(public.images, backbone, context, "public")[asked].double()
         answers = []
         with context.progress.stage("answers", len(asked)) as stage:
             for some in torch.split(queries, QUERIES):
                 # Not by matrix product: it may round one record's distance differently depending on the others.
                 distances = torch.cdist(some, records, compute_mode="donot_use_mm_for_euclid_dist")
-                answers.append(
-                    ledger.sampled_noisy_max(
-                        distances.numpy(),
-                        private.labels.numpy(),
-                        classes=facts.classes,
-                        neighbours=self.config.neighbours,
-                        sampling_rate=self.config.sampling_rate,
-                        sigma=self.config.sigma,
-                    )
-                )
+                found = ledger.sampled_noisy_max(
+                    distances.numpy(), private.labels.numpy(), classes=private.facts.classes, sigma=config.sigma,
+                    neighbours=config.neighbours, sampling_rate=config.sampling_rate,
+                )  # fmt: skip
+                answers.append(found)
                 stage.advance(len(some))
         labels = torch.from_numpy(np.concatenate(answers))
         student, name, options = self.student(public, asked, labels, context)

@@ -21,9 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bench.interface import (
     Basis,
     BenchError,
@@ -39,7 +36,7 @@ from bench.interface import (
     setting,
     smallest_noise,
 )
-from bench.methods.pate.family import PATEFamily, PATEFamilyConfig
+from bench.methods.pate.family import Ints, PATEFamily, PATEFamilyConfig
 from bench.privacy.accounting.claims import pate_2017
 
 Printed = Mapping[str, tuple[float, tuple[tuple[int, float], ...]]]
@@ -112,7 +109,7 @@ class PATE(PATEFamily):
     def charges(self) -> Sequence[Event]:
         return [LNMax(self.config.gamma, self.config.queries)]
 
-    def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def answer(self, votes: Ints, ledger: Ledger) -> Ints:
         return ledger.noisy_max(votes, teachers=self.config.teachers, gamma=self.config.gamma)
 
 

@@ -19,11 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bench.interface import Basis, Budget, Claim, ConfidentGNMax, Ledger, register_method, setting
-from bench.methods.pate.family import PATEFamilyConfig
+from bench.methods.pate.family import Ints, PATEFamilyConfig
 from bench.methods.pate.pate_gnmax import PATEGNMax
 from bench.privacy.accounting.claims import pate_2018
 from bench.privacy.mechanisms.ledger import VoteRelease
@@ -91,16 +88,12 @@ class PATEConfident(PATEGNMax):
         return super().calibrate(budget)
 
     def claim_of(self, release: VoteRelease, delta: float) -> Claim:
-        return pate_2018(
-            release.votes, self.config.sigma2, delta, self.config.threshold, self.config.sigma1, release.answered
-        )
+        config = self.config
+        return pate_2018(release.votes, config.sigma2, delta, config.threshold, config.sigma1, release.answered)
 
-    def noisy_answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def noisy_answer(self, votes: Ints, ledger: Ledger) -> Ints:
+        config = self.config
         return ledger.confident_noisy_max(
-            votes,
-            teachers=self.config.teachers,
-            threshold=self.config.threshold,
-            sigma1=self.config.sigma1,
-            sigma2=self.config.sigma2,
-            max_answers=self.config.max_answers,
-        )
+            votes, teachers=config.teachers, threshold=config.threshold, sigma1=config.sigma1, sigma2=config.sigma2,
+            max_answers=config.max_answers,
+        )  # fmt: skip

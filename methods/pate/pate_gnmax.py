@@ -19,9 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bench.interface import (
     BenchError,
     Budget,
@@ -35,7 +32,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.pate.family import PATEFamily, PATEFamilyConfig
+from bench.methods.pate.family import Ints, PATEFamily, PATEFamilyConfig
 from bench.privacy.accounting.claims import pate_2018
 from bench.privacy.accounting.smooth_sensitivity import check_release
 from bench.privacy.mechanisms.ledger import VoteRelease
@@ -115,11 +112,11 @@ class PATEGNMax(PATEFamily):
     def charges(self) -> Sequence[GNMax | ConfidentGNMax]:
         return [self.config.event()]
 
-    def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def answer(self, votes: Ints, ledger: Ledger) -> Ints:
         if self.config.claim == "sanitised":
             ledger.check_sanitised()
         return self.noisy_answer(votes, ledger)
 
-    def noisy_answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def noisy_answer(self, votes: Ints, ledger: Ledger) -> Ints:
         """Return the aggregator's answer to each query."""
         return ledger.noisy_max_gaussian(votes, teachers=self.config.teachers, sigma=self.config.sigma)

@@ -83,20 +83,14 @@ class PATERidge(Method[PATERidgeConfig]):
     def calibrate(self, budget: Budget) -> PATERidgeConfig:
         """Return `config` with the least noise that keeps the exact figure within `budget`."""
         check_parts(self, self.config.teachers)
-        multiplier = smallest_noise(lambda noise: self.released(noise), budget, tolerance=1e-6)
+        multiplier = smallest_noise(lambda noise: [Gaussian(noise)], budget, tolerance=1e-6)
         return dataclasses.replace(self.config, sigma=multiplier * SENSITIVITY)
 
     def claimed(self, delta: float) -> Claim:
-        source = "the proven figure: no paper claims anything for this method"
-        return claim_by("proven", self.charges(), delta, source)
+        return claim_by("proven", self.charges(), delta, "the proven figure: no paper claims anything for this method")
 
     def charges(self) -> Sequence[Event]:
-        return self.released(self.config.sigma / SENSITIVITY)
-
-    @staticmethod
-    def released(noise_multiplier: float) -> list[Gaussian]:
-        """Return the event of one Gaussian release."""
-        return [Gaussian(noise_multiplier)]
+        return [Gaussian(self.config.sigma / SENSITIVITY)]
 
     def shares(self, seed: int) -> tuple[str, ...]:
         return (f"scattering of {self.facts.dataset}",)
@@ -135,10 +129,8 @@ class PATERidge(Method[PATERidgeConfig]):
                 weights = ridge(features[part].float(), private.labels[part], facts.classes, self.config.penalty)
                 total += normalised((asked @ weights).double())
                 stage.advance()
-        noisy = ledger.gaussian(
-            total.numpy(), sensitivity=SENSITIVITY, noise_multiplier=self.config.sigma / SENSITIVITY
-        )
-        sums = torch.from_numpy(noisy)
+        noise = self.config.sigma / SENSITIVITY
+        sums = torch.from_numpy(ledger.gaussian(total.numpy(), sensitivity=SENSITIVITY, noise_multiplier=noise))
         with torch.no_grad():
             # Scale the answers to order one.
             scale = math.sqrt(len(asked)) / self.config.teachers
