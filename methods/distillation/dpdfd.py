@@ -119,34 +119,27 @@ class DPDFD(Alternation):
 
     def calibrate(self, budget: Budget) -> DPDFDConfig:
         """Return `config` with the least sigma that `budget` pays for, by the config's claim or as proven."""
-        self.config.top_k(self.facts)
-        if budget.basis is Basis.CLAIMED and self.config.claim == "theorem":
-            given = (
-                self.config.bound,
-                self.facts.classes,
-                self.config.batch,
-                self.config.asked,
-                budget.epsilon,
-                budget.delta,
-            )
-            return dataclasses.replace(self.config, sigma=dpsd_smallest_sigma(*given))
+        config, claimed = self.config, budget.basis is Basis.CLAIMED
+        config.top_k(self.facts)
+        if claimed and config.claim == "theorem":
+            given = config.bound, self.facts.classes, config.batch, config.asked
+            return dataclasses.replace(config, sigma=dpsd_smallest_sigma(*given, budget.epsilon, budget.delta))
 
         def events(sigma: float) -> list[Gaussian]:
-            if budget.basis is Basis.CLAIMED:
-                return [Gaussian(sigma, self.config.asked)]
-            return dataclasses.replace(self.config, sigma=sigma).events(self.facts)
+            if claimed:
+                return [Gaussian(sigma, config.asked)]
+            return dataclasses.replace(config, sigma=sigma).events(self.facts)
 
-        return dataclasses.replace(self.config, sigma=smallest_noise(events, budget, claimed="rdp"))
+        return dataclasses.replace(config, sigma=smallest_noise(events, budget, claimed="rdp"))
 
     def claimed(self, delta: float) -> Claim:
         """Return the cost in the config's reading of the claim."""
-        if self.config.claim == "theorem":
-            claim = dpsd(
-                self.config.bound, self.facts.classes, self.config.batch, self.config.asked, self.config.sigma, delta
-            )
+        config = self.config
+        if config.claim == "theorem":
+            claim = dpsd(config.bound, self.facts.classes, config.batch, config.asked, config.sigma, delta)
             return dataclasses.replace(claim, source="inferred: DPSD, Theorem 1, with C for beta")
         return claim_by(
-            "rdp", [Gaussian(self.config.sigma, self.config.asked)], delta,
+            "rdp", [Gaussian(config.sigma, config.asked)], delta,
             "inferred from the code llbbcc/DPDFD: noise of sigma times one image's bound, for each of T batches",
             "does not hold: a record changes the teacher and so the gradients of all images",
         )  # fmt: skip

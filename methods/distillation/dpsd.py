@@ -154,36 +154,26 @@ class DPSD(Alternation):
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return Eq. (3)."""
-        teachers = self.teachers(private, context)
-        k, beta, sensitivity = (
-            self.config.top_k(private.facts),
-            self.config.bound(),
-            self.config.sensitivity(private.facts),
-        )
+        config, teachers = self.config, self.teachers(private, context)
+        k, beta = config.top_k(private.facts), config.bound()
 
         def annotate(images: Tensor, student: Tensor) -> Tensor:
             given = torch.zeros_like(student, dtype=torch.float64)
             for teacher in teachers:
-                gradient = distillation_gradient(
-                    teacher(images).softmax(1), student, self.config.distillation, self.config.non_target_weight
-                )
-                given += bounded(keep_top(gradient, k), self.config.bounding, beta, self.config.stability)
-            noisy = released_gradients(
-                given.cpu(), ledger, beta=beta, sigma=self.config.sigma, sensitivity=sensitivity, answers=len(teachers),
-                reading=self.config.eq3,
-            )  # fmt: skip
-            return student - self.config.gamma * noisy.to(student.device)
+                said = teacher(images).softmax(1)
+                gradient = distillation_gradient(said, student, config.distillation, config.non_target_weight)
+                given += bounded(keep_top(gradient, k), config.bounding, beta, config.stability)
+            return student - config.gamma * self._released(given.cpu(), ledger, len(teachers)).to(student.device)
 
         return annotate
 
     def charge(self, ledger: Ledger) -> None:
-        nothing = torch.zeros(self.config.batch, self.facts.classes)
-        released_gradients(
-            nothing,
-            ledger,
-            beta=self.config.bound(),
-            sigma=self.config.sigma,
-            sensitivity=self.config.sensitivity(self.facts),
-            answers=1,
+        self._released(torch.zeros(self.config.batch, self.facts.classes), ledger, answers=1)
+
+    def _released(self, gradients: Tensor, ledger: Ledger, answers: int) -> Tensor:
+        """Return the noisy mean of `answers` teachers' gradients, whose sums are `gradients` (n, classes)."""
+        beta, sensitivity = self.config.bound(), self.config.sensitivity(self.facts)
+        return released_gradients(
+            gradients, ledger, beta=beta, sigma=self.config.sigma, sensitivity=sensitivity, answers=answers,
             reading=self.config.eq3,
-        )
+        )  # fmt: skip

@@ -90,10 +90,8 @@ class DPSDLabel(Alternation):
         return dpsd_label(self.config.epsilon, delta)
 
     def charges(self) -> Sequence[Event]:
-        given, answers = (
-            (self.config.epsilon, self.config.top_k(self.facts), self.facts.classes),
-            self.config.batch * self.config.asked,
-        )
+        given = self.config.epsilon, self.config.top_k(self.facts), self.facts.classes
+        answers = self.config.batch * self.config.asked
         if self.config.outside == "printed":
             return [PrintedTopK(DPSD_LABEL_GAP, *given, answers=answers, unit=self.unit)]
         return [TopKRandomizedResponse(*given, answers=answers, unit=self.unit)]

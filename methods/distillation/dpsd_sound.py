@@ -53,6 +53,7 @@ from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.distillation.annotation import bounded, distillation_gradient, gradient_sensitivity, keep_top
 from bench.methods.distillation.answer_pool import BETWEEN, BestStudent, squared_error
 from bench.methods.distillation.dpsd_family import CITATION
+from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.random_images import KINDS, random_images
 from bench.methods.shared.settings_checks import SHOWN, student_depends
@@ -136,11 +137,6 @@ class DPSDSoundConfig(GivenTeacherConfig):
         return AlternationConfig(k=self.k).top_k(facts)
 
 
-def events(config: DPSDSoundConfig, facts: Facts, sigma: float) -> list[Gaussian]:
-    """Return the events of all queries of `config` with noise `sigma` on each sum of answers."""
-    return [Gaussian(sigma / config.sensitivity(facts), config.queries)]
-
-
 @register_method("dpsd-sound")
 class DPSDSound(TakesTeacher, EnsembleMethod):
     """Synthetic queries, an ensemble's noisy answers, and a student that learns from these answers."""
@@ -159,18 +155,15 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
         """Return `config` with the least noise that keeps the exact figure of all its queries within `budget`."""
         self.config.top_k(self.facts)
         self.check_facts()
-        exact = "exact-gaussian"
-        sigma = smallest_noise(lambda noise: events(self.config, self.facts, noise), budget, claimed=exact, sound=exact)
+        sigma = smallest_noise(lambda sigma: self.changed(sigma=sigma).charges(), budget, claimed=EXACT, sound=EXACT)
         return dataclasses.replace(self.config, sigma=sigma)
 
     def claimed(self, delta: float) -> Claim:
-        source = "ours: exact figure of Gaussian noise"
-        return claim_by(
-            "exact-gaussian", events(self.config, self.facts, self.config.sigma), delta, source, "as proven"
-        )
+        return claim_by(EXACT, self.charges(), delta, "ours: exact figure of Gaussian noise", "as proven")
 
     def charges(self) -> Sequence[Event]:
-        return events(self.config, self.facts, self.config.sigma)
+        """Return the answers to all queries."""
+        return [Gaussian(self.config.sigma / self.config.sensitivity(self.facts), self.config.queries)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the ensemble, query it in rounds, train student and generator on the answers."""
@@ -194,109 +187,98 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
             made = round(count * (1 - self.config.random_share)) if number else 0
             asked = random_images(count - made, facts.shape, draws, self.config.random_kind)
             if made:
-                drive(generator, student, self.config, context)
+                self.drive(generator, student, context)
                 asked = torch.cat([asked, generate(generator.eval(), made, draws, context.device, 200)])
             believed = predict(student, asked, device=context.device).softmax(1)
             images.append(asked)
-            labels.append(ask(teachers, asked, believed, self.config, ledger, facts, context))
-            learn(student, torch.cat(images), torch.cat(labels), self.config, facts, context, number)
-        drive(generator, student, self.config, context)
+            labels.append(self.ask(teachers, asked, believed, ledger, context))
+            self.learn(student, torch.cat(images), torch.cat(labels), context, number)
+        self.drive(generator, student, context)
         shown = generate(generator.eval(), SHOWN, draws, context.device, 200)
         return Released(student, self.config.student, options, generator, {"synthetic_images": shown})
 
+    def ask(
+        self, teachers: Ensemble | OneTeacher, images: Tensor, believed: Tensor, ledger: Ledger, context: Context
+    ) -> Tensor:
+        """Return unbiased noisy soft labels (n, classes), no probabilities; `believed` are the student's, as large."""
+        config, facts = self.config, self.facts
+        with context.progress.stage("answers", len(teachers)) as stage:
+            logits = teachers.logits(images, stage)
+        if config.answer == "votes":
+            total = functional.one_hot(logits.argmax(2), facts.classes).sum(0).double()
+        else:
+            k = config.top_k(facts)
+            total = torch.zeros(believed.shape, dtype=torch.float64)
+            for one in logits:
+                gradient = distillation_gradient(one.softmax(1), believed, config.distillation, NON_TARGET_WEIGHT)
+                total += bounded(keep_top(gradient, k), "normalise", 1.0, 1e-4)
+        # One record moves each row by at most one query's sensitivity, hence all rows by sqrt(rows) times that in L2.
+        sensitivity = config.sensitivity(facts) * math.sqrt(len(images))
+        noisy = ledger.gaussian(total.numpy(), sensitivity=sensitivity, noise_multiplier=config.sigma / sensitivity)
+        mean = torch.from_numpy(noisy / len(teachers)).float()
+        return mean if config.answer == "votes" else believed - config.step * mean
 
-def ask(
-    teachers: Ensemble | OneTeacher,
-    images: Tensor,
-    believed: Tensor,
-    config: DPSDSoundConfig,
-    ledger: Ledger,
-    facts: Facts,
-    context: Context,
-) -> Tensor:
-    """Return unbiased noisy soft labels (n, classes), not probabilities; `believed` are the student's (n, classes)."""
-    with context.progress.stage("answers", len(teachers)) as stage:
-        logits = teachers.logits(images, stage)
-    if config.answer == "votes":
-        total = functional.one_hot(logits.argmax(2), facts.classes).sum(0).double()
-    else:
-        k = config.top_k(facts)
-        total = torch.zeros(believed.shape, dtype=torch.float64)
-        for one in logits:
-            gradient = distillation_gradient(one.softmax(1), believed, config.distillation, NON_TARGET_WEIGHT)
-            total += bounded(keep_top(gradient, k), "normalise", 1.0, 1e-4)
-    # One record moves each row by at most one query's sensitivity, hence all rows by sqrt(rows) times that in L2.
-    sensitivity = config.sensitivity(facts) * math.sqrt(len(images))
-    noisy = ledger.gaussian(total.numpy(), sensitivity=sensitivity, noise_multiplier=config.sigma / sensitivity)
-    mean = torch.from_numpy(noisy / len(teachers)).float()
-    return mean if config.answer == "votes" else believed - config.step * mean
+    def learn(self, student: nn.Module, images: Tensor, labels: Tensor, context: Context, number: int) -> None:
+        """Train `student` on `images` (uint8) and noisy `labels` (n, classes) by its probabilities' squared error.
 
+        With ``held_back`` it keeps the weights with the least error on held-out answers.
+        """
+        config, draws = self.config, context.streams.torch(f"student/round-{number}")
+        student.to(context.device).train()
+        # Features of a frozen backbone are computed once, so their images are not shifted.
+        head: nn.Module | None = None
+        if isinstance(student, OnFixedMap):
+            head, features = student.head, public_start.uncached_features(student.fixed, images, context, "queries")
+        optimizer = torch.optim.Adam(student.parameters(), config.student_lr)
+        best, held = BestStudent(), evenly(round(config.held_back * len(images)), len(images))
+        kept = torch.ones(len(images), dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
 
-def learn(
-    student: nn.Module, images: Tensor, labels: Tensor, config: DPSDSoundConfig, facts: Facts, context: Context,
-    number: int,
-) -> None:  # fmt: skip
-    """Train `student` on `images` (uint8) and noisy `labels` (n, classes) by the squared error of its probabilities.
+        def look() -> None:
+            found = predict(student, images[held], device=context.device).softmax(1)
+            best.look(student, squared_error(found, labels[held]))
+            student.train()
 
-    With ``held_back`` it keeps the weights with the least error on held-out answers.
-    """
-    draws = context.streams.torch(f"student/round-{number}")
-    student.to(context.device).train()
-    # Features of a frozen backbone are computed once, so their images are not shifted.
-    head: nn.Module | None = None
-    if isinstance(student, OnFixedMap):
-        head, features = student.head, public_start.uncached_features(student.fixed, images, context, "queries")
-    optimizer = torch.optim.Adam(student.parameters(), config.student_lr)
-    best, held = BestStudent(), evenly(round(config.held_back * len(images)), len(images))
-    kept = torch.ones(len(images), dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
+        depends = {**student_depends(config, context), "round": number}
+        with context.stage("student", depends, config.student_steps) as (checkpoint, stage):
+            parts: dict[str, Part] = {"student": student, "optimizer": optimizer, "draws": draws, "best": best}
+            loop = Loop(checkpoint, parts, [images, labels], context.device)
+            for step in range(loop.start(stage), config.student_steps):
+                for group in optimizer.param_groups:
+                    group["lr"] = config.student_lr * 0.5 * (1 + math.cos(math.pi * step / config.student_steps))
+                if len(held) and step % BETWEEN == 0:
+                    look()
+                rows = kept[torch.randint(len(kept), (config.student_batch,), generator=draws)]
+                if head is None:
+                    batch = shifted(as_float(images[rows]), largest_shift(self.facts), draws).to(context.device)
+                    logits = student(batch)
+                else:
+                    logits = head(features[rows].to(context.device))
+                loss = (logits.softmax(1) - labels[rows].to(context.device)).square().sum(1).mean()
+                if step % 100 == 0:
+                    check_finite({"squared error": loss}, step, "the student")
+                descend(optimizer, loss)
+                stage.advance()
+                loop.done(step + 1, config.student_steps)
+        if len(held):
+            look()
+            best.restore(student)
+        student.eval()
 
-    def look() -> None:
-        found = predict(student, images[held], device=context.device).softmax(1)
-        best.look(student, squared_error(found, labels[held]))
-        student.train()
-
-    depends = {**student_depends(config, context), "round": number}
-    with context.stage("student", depends, config.student_steps) as (checkpoint, stage):
-        parts: dict[str, Part] = {"student": student, "optimizer": optimizer, "draws": draws, "best": best}
-        loop = Loop(checkpoint, parts, [images, labels], context.device)
-        for step in range(loop.start(stage), config.student_steps):
-            for group in optimizer.param_groups:
-                group["lr"] = config.student_lr * 0.5 * (1 + math.cos(math.pi * step / config.student_steps))
-            if len(held) and step % BETWEEN == 0:
-                look()
-            rows = kept[torch.randint(len(kept), (config.student_batch,), generator=draws)]
-            if head is None:
-                batch = shifted(as_float(images[rows]), largest_shift(facts), draws).to(context.device)
-                logits = student(batch)
-            else:
-                logits = head(features[rows].to(context.device))
-            loss = (logits.softmax(1) - labels[rows].to(context.device)).square().sum(1).mean()
-            if step % 100 == 0:
-                check_finite({"squared error": loss}, step, "the student")
-            descend(optimizer, loss)
-            stage.advance()
-            loop.done(step + 1, config.student_steps)
-    if len(held):
-        look()
-        best.restore(student)
-    student.eval()
+    def drive(self, generator: Any, student: nn.Module, context: Context) -> None:
+        """Update `generator` by Eq. (8) against `student`, from fresh latent inputs."""
+        config, draws = self.config, context.streams.torch("generator/latents")
+        optimizer = torch.optim.Adam(generator.parameters(), config.generator_lr)
+        student.eval()
+        generator.train()
+        with context.progress.stage("generator", config.generator_steps) as stage:
+            for step in range(config.generator_steps):
+                made = generator(generator.noise(64, draws, context.device))
+                terms = generator_terms(*features_and_logits(student, made), norm=2)
+                check_finite(terms, step, "the generator")
+                descend(optimizer, torch.stack(list(terms.values())).sum())
+                stage.advance()
 
 
 def evenly(count: int, total: int) -> Tensor:
     """Return `count` evenly spaced positions in 0..`total` - 1, so that every round has its share."""
     return torch.arange(count) * total // max(count, 1)
-
-
-def drive(generator: Any, student: nn.Module, config: DPSDSoundConfig, context: Context) -> None:
-    """Update `generator` by Eq. (8) against `student`, from fresh latent inputs."""
-    draws = context.streams.torch("generator/latents")
-    optimizer = torch.optim.Adam(generator.parameters(), config.generator_lr)
-    student.eval()
-    generator.train()
-    with context.progress.stage("generator", config.generator_steps) as stage:
-        for step in range(config.generator_steps):
-            made = generator(generator.noise(64, draws, context.device))
-            terms = generator_terms(*features_and_logits(student, made), norm=2)
-            check_finite(terms, step, "the generator")
-            descend(optimizer, torch.stack(list(terms.values())).sum())
-            stage.advance()

@@ -16,7 +16,7 @@ from bench.core.types import Adjacency, Budget, PrivacyUnit
 from bench.interface.registry import METHODS
 from bench.methods.distillation.answer_pool import HELD, PATIENCE, AnswerPool, BestStudent, running_mean, squared_error
 from bench.methods.distillation.dpsd import DPSD
-from bench.methods.distillation.dpsd_sound import DPSDSound, learn
+from bench.methods.distillation.dpsd_sound import DPSDSound
 from bench.methods.shared.random_images import random_images
 from bench.models.build import build
 from bench.storage.cache import Cache
@@ -123,7 +123,8 @@ def test_student_of_noisy_votes_stops_before_it_fits_the_noise() -> None:
         config = DPSDSound.Config(student_steps=500, student_batch=64, held_back=share)
         torch.manual_seed(0)
         student = build("small_cnn", 10, 1, (28, 28))
-        learn(student, images, noisy, config, dataclasses.replace(SMALL, shape=SHAPE, classes=10), context(), 0)
+        method = DPSDSound(config, dataclasses.replace(SMALL, shape=SHAPE, classes=10))
+        method.learn(student, images, noisy, context(), 0)
         with torch.no_grad():
             found = student(fresh.float() / 255).softmax(1)
         errors[share] = float((found - torch.nn.functional.one_hot(bright(fresh), 10)).square().sum(1).mean())

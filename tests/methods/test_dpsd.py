@@ -33,7 +33,7 @@ from bench.methods.distillation.annotation import (
 from bench.methods.distillation.dpsd import DPSD, DPSDConfig
 from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.distillation.dpsd_label import DPSDLabel
-from bench.methods.distillation.dpsd_sound import DPSDSound, DPSDSoundConfig, ask
+from bench.methods.distillation.dpsd_sound import DPSDSound, DPSDSoundConfig
 from bench.methods.federated.fed_dpsd import FedDPSD
 from bench.methods.shared.random_images import random_images
 from bench.privacy.accounting.accountants import proven
@@ -377,9 +377,10 @@ def test_one_teacher_moves_an_answer_by_no_more_than_the_stated_sensitivity(answ
     second = first.clone()
     second[2] = torch.randn(50, 10, generator=generator) * 4
     config = tiny(DPSDSound, answer=answer)
+    method = DPSDSound(config, SMALL)
     believed = torch.randn(50, 10, generator=generator).softmax(1)
     labels = [
-        ask(Stub(logits), torch.zeros(50, 1, 28, 28), believed, config, book(), SMALL, context())  # type: ignore[arg-type]
+        method.ask(Stub(logits), torch.zeros(50, 1, 28, 28), believed, book(), context())  # type: ignore[arg-type]
         for logits in (first, second)
     ]
     # The same noise in both: it falls out of the difference.
