@@ -43,17 +43,10 @@ class Alternating:
     """
 
     def __init__(
-        self,
-        config: AlternationConfig,
-        student: nn.Module,
-        generator: DataFreeGenerator,
-        discriminator: nn.Module,
-        annotate: Callable[[Tensor, Tensor], Tensor],
-        facts: Facts,
-        context: Context,
-        checkpoint: Checkpoint,
+        self, config: AlternationConfig, student: nn.Module, generator: DataFreeGenerator, discriminator: nn.Module,
+        annotate: Callable[[Tensor, Tensor], Tensor], facts: Facts, context: Context, checkpoint: Checkpoint,
         charge: Callable[[int], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._checkpoint, self._charge = checkpoint, charge
         self.config, self.facts, self.context = config, facts, context
         self.student, self.generator, self.discriminator = student, generator, discriminator

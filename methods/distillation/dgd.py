@@ -217,13 +217,9 @@ class DGD(DGDFamily):
         return torch.cat([made[: len(made) - len(textures)], textures])[kept]
 
     def data_free(
-        self,
-        private: PrivateData,
-        context: Context,
-        order: torch.Generator,
-        of_baseline: Checkpoint,
+        self, private: PrivateData, context: Context, order: torch.Generator, of_baseline: Checkpoint,
         of_generator: Checkpoint,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor:  # fmt: skip
         """Return images of a generator trained by Eq. 2 against a baseline trained on all private records.
 
         A given teacher is the baseline: it was trained on all records.
@@ -238,15 +234,10 @@ class DGD(DGDFamily):
                 *facts.shape, noise_size=self.config.generator_noise, units=self.config.generator_units
             )
         driving = GeneratorSettings(
-            steps=self.config.generator_steps,
-            batch_size=self.config.generator_batch,
-            lr=self.config.generator_lr,
-            decay_steps=self.config.generator_decay,
-            alpha=self.config.alpha,
-            beta=self.config.beta,
-            shift=settings.shift,
-            reading=self.config.reading,
-        )
+            steps=self.config.generator_steps, batch_size=self.config.generator_batch, lr=self.config.generator_lr,
+            decay_steps=self.config.generator_decay, alpha=self.config.alpha, beta=self.config.beta,
+            shift=settings.shift, reading=self.config.reading,
+        )  # fmt: skip
         with context.progress.stage("generator", driving.steps) as stage:
             train_generator(net, baseline, driving, order, device=context.device, stage=stage, checkpoint=of_generator)
         return generate(net, self.config.synthetic, order, context.device)

@@ -106,28 +106,17 @@ def quick_dgd(facts: Facts) -> dict[str, Any]:
     names = ("teachers", "teacher", "teacher_recipe", "teacher_steps", "teacher_batch", "teacher_lr", "student")
     small = min(facts.shape[1:]) < 16
     return {
-        **{name: shared[name] for name in names},
-        "synthetic": 4000 if small else 6000,
-        "vae_steps": 200,
-        "vae_units": 32,
-        "student_steps": 1500,
-        "student_batch": 100,
-        "student_lr": 0.05,
-        "student_optimizer": "sgd",
-    }
+        **{name: shared[name] for name in names}, "synthetic": 4000 if small else 6000, "vae_steps": 200,
+        "vae_units": 32, "student_steps": 1500, "student_batch": 100, "student_lr": 0.05, "student_optimizer": "sgd",
+    }  # fmt: skip
 
 
 def tiny_dgd(facts: Facts) -> dict[str, Any]:
     """Return the changes of ``tiny``."""
     return {
-        **quick_dgd(facts),
-        "teachers": tiny_teachers(facts),
-        "teacher_steps": 5,
-        "synthetic": 120,
-        "vae_steps": 3,
-        "vae_units": 8,
-        "student_steps": 5,
-    }
+        **quick_dgd(facts), "teachers": tiny_teachers(facts), "teacher_steps": 5, "synthetic": 120, "vae_steps": 3,
+        "vae_units": 8, "student_steps": 5,
+    }  # fmt: skip
 
 
 class DGDFamily(TakesTeacher, EnsembleMethod):

@@ -36,15 +36,9 @@ def quick_settings(facts: Facts) -> dict[str, Any]:
     # Teachers with this many classes are slow: query few images and reuse each answer in thirty batches.
     many = {"amount": 4096, "iterations": 500} if facts.classes >= 1000 else {}
     return {
-        "teacher": "small_cnn",
-        "teacher_epochs": 3.0 if facts.private_records > 10_000 else 30.0,
-        "student_lr": 0.002,
-        "generator_lr": 0.001,
-        "generator_width": 32,
-        "random_share": 0.75,
-        "iterations": 300,
-        **many,
-    }
+        "teacher": "small_cnn", "teacher_epochs": 3.0 if facts.private_records > 10_000 else 30.0, "student_lr": 0.002,
+        "generator_lr": 0.001, "generator_width": 32, "random_share": 0.75, "iterations": 300, **many,
+    }  # fmt: skip
 
 
 def tiny_settings(facts: Facts) -> dict[str, Any]:
@@ -90,23 +84,15 @@ class Alternation(TakesTeacher):
             "alternation", {"method": self.name, **student_depends(self.config, context)}
         ) as checkpoint:
             images = Alternating(
-                self.config,
-                student.to(context.device),
-                generator.to(context.device),
-                self.discriminator(private, student, ledger, context),
-                annotate,
-                private.facts,
-                context,
-                checkpoint,
+                self.config, student.to(context.device), generator.to(context.device),
+                self.discriminator(private, student, ledger, context), annotate, private.facts, context, checkpoint,
                 charge,
-            ).alternate()
+            ).alternate()  # fmt: skip
         return Released(
-            student.eval(),
-            self.config.student,
-            options,
+            student.eval(), self.config.student, options,
             generator=generator.eval() if self.releases_generator else None,
             extras={"synthetic_images": images} if self.releases_generator else {},
-        )
+        )  # fmt: skip
 
     def discriminator(self, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context) -> nn.Module:
         """Return the classifier that drives the generator: the student, which depends only on released answers."""
@@ -129,12 +115,9 @@ def xavier(net: nn.Module) -> None:
 
 
 def train_teacher(
-    config: AlternationConfig,
-    private: PrivateData,
-    context: Context,
-    part: NDArray[np.int64] | None = None,
+    config: AlternationConfig, private: PrivateData, context: Context, part: NDArray[np.int64] | None = None,
     name: str = "teacher",
-) -> nn.Module:
+) -> nn.Module:  # fmt: skip
     """Return the given teacher, or one trained on the records `part` (default: all), cached under `name`. Private."""
     if (given := given_net(config, private.facts, context)) is not None:
         return given
@@ -142,13 +125,9 @@ def train_teacher(
     start, model, trained = public_start.fresh_teacher(config, facts, context, streams.torch("weights"))
     settings = FitSettings(epochs=config.teacher_epochs, batch_size=128, lr=config.teacher_lr)
     depends = {
-        "name": name,
-        "net": config.teacher,
-        "settings": repr(settings),
-        "seed": context.streams.seed,
-        "device": context.device.type,
-        **public_start.start_depends(config, facts, context),
-    }
+        "name": name, "net": config.teacher, "settings": repr(settings), "seed": context.streams.seed,
+        "device": context.device.type, **public_start.start_depends(config, facts, context),
+    }  # fmt: skip
     if len(context.devices) > 1:
         depends["devices"] = len(context.devices)
 

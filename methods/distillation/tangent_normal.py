@@ -97,14 +97,9 @@ def directions(vae: VAE, codes: Tensor, radius: float, generator: torch.Generato
 
 @torch.no_grad()
 def make_triples(
-    vae: VAE,
-    images: Tensor,
-    radius: float | Literal["printed"],
-    generator: torch.Generator,
-    *,
-    device: torch.device | str = "cpu",
-    stage: Stage = SILENT,
-) -> Triples:
+    vae: VAE, images: Tensor, radius: float | Literal["printed"], generator: torch.Generator, *,
+    device: torch.device | str = "cpu", stage: Stage = SILENT,
+) -> Triples:  # fmt: skip
     """Return the triples of `images` (n, channels, height, width), Eq. 4; raise BenchError unless `radius` > 0."""
     if radius != "printed" and not radius > 0:
         raise BenchError(f"the radius of the perturbations must be positive, not {radius}.")
@@ -135,17 +130,10 @@ def _bytes(images: Tensor) -> Tensor:
 
 
 def train_tangent_normal(
-    student: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    triples: Triples | None,
-    settings: StudentSettings,
-    generator: torch.Generator,
-    *,
-    device: torch.device | str = "cpu",
-    stage: Stage = SILENT,
+    student: nn.Module, images: Tensor, labels: Tensor, triples: Triples | None, settings: StudentSettings,
+    generator: torch.Generator, *, device: torch.device | str = "cpu", stage: Stage = SILENT,
     checkpoint: Checkpoint | None = None,
-) -> nn.Module:
+) -> nn.Module:  # fmt: skip
     """Train `student` in place on labelled `images` (m, ...) and optionally on `triples`; return it.
 
     `labels` is int64 (m,) or float (m, classes). Terms are means over batch and features, so their weights do not

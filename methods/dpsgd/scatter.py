@@ -53,8 +53,6 @@ from bench.training.features import trained_part
 
 RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
 """Sources of each data set's settings."""
-
-
 LEAST_VARIANCE = 0.01
 
 

@@ -102,14 +102,9 @@ class Generative(Method):
     def student_settings(self) -> FitSettings:
         """Return how a student is trained on the images."""
         return FitSettings(
-            epochs=self.config.student_epochs,
-            batch_size=self.config.student_batch,
-            lr=self.config.student_lr,
-            momentum=0.9,
-            schedule="cosine",
-            shift=largest_shift(self.facts),
-            label_smoothing=0.1,
-        )
+            epochs=self.config.student_epochs, batch_size=self.config.student_batch, lr=self.config.student_lr,
+            momentum=0.9, schedule="cosine", shift=largest_shift(self.facts), label_smoothing=0.1,
+        )  # fmt: skip
 
     def learn(self, student: nn.Module, images: Tensor, labels: Tensor, context: Context) -> None:
         """Train `student` on `images` and `labels`; the same for all generative methods with many images."""

@@ -90,11 +90,9 @@ class GPATE(Guided):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         given = super().presets(facts)
         quick = {
-            "teachers": min(2000, max(2, facts.private_records // 30)),
-            "critic_units": 8,
-            "critic_steps": 1,
+            "teachers": min(2000, max(2, facts.private_records // 30)), "critic_units": 8, "critic_steps": 1,
             "least_steps": 30,
-        }
+        }  # fmt: skip
         tiny = {"batch": 20, "directions": 2, "steps": 3, "least_steps": 30, "sigma1": 9.0, "sigma2": 3.0}
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 

@@ -74,24 +74,22 @@ class DPLinearGD(OnBackbone):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Train the head on noisy sums of the clipped gradients of all private records."""
-        features, student, options = begin(self.config, private, public, context)
-        layer = layer_of(student)
+        config = self.config
+        features, student, options = begin(config, private, public, context)
         shape = (private.facts.classes, features.shape[1])
         weights = torch.zeros(shape, dtype=torch.float64, device=context.device)
         speed = torch.zeros_like(weights)
-        with context.progress.stage("student", self.config.steps) as stage:
-            for _ in range(self.config.steps):
-                total = clipped_sum(weights, features, private.labels, self.config.max_grad_norm)
+        with context.progress.stage("student", config.steps) as stage:
+            for _ in range(config.steps):
+                total = clipped_sum(weights, features, private.labels, config.max_grad_norm).cpu().numpy()
                 noisy = ledger.gaussian(
-                    total.cpu().numpy(),
-                    sensitivity=self.config.max_grad_norm,
-                    noise_multiplier=self.config.noise_multiplier,
+                    total, sensitivity=config.max_grad_norm, noise_multiplier=config.noise_multiplier
                 )
                 # Divide by the public count in `facts`; the actual count is private under add/remove.
                 mean = torch.from_numpy(noisy).to(weights) / private.facts.private_records
-                speed = self.config.momentum * speed + mean
-                weights = weights - self.config.lr * speed
+                speed = config.momentum * speed + mean
+                weights = weights - config.lr * speed
                 stage.advance()
         with torch.no_grad():
-            layer.weight.copy_(weights)
+            layer_of(student).weight.copy_(weights)
         return Released(finish(student), "frozen_transfer", options)

@@ -13,8 +13,6 @@ Records in the public source have no guarantee.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from bench.interface import Context, Ledger, PrivateData, PublicData, Released, register_method
@@ -23,16 +21,11 @@ from bench.methods.linear.family import begin, finish
 from bench.methods.shared.clipping import clipped_rows
 
 
-@dataclass(frozen=True)
-class DPPrototypesConfig(ClassSumsConfig):
-    """Settings of the backbone and the noise."""
-
-
 @register_method("dp-prototypes")
 class DPPrototypes(ClassSums):
     """A head whose rows are the classes' feature sums, released once with Gaussian noise."""
 
-    config: DPPrototypesConfig
+    config: ClassSumsConfig
     citation = "after Wahdany et al. 2024"
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

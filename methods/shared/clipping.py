@@ -10,8 +10,6 @@ from torch import Tensor
 from bench.core import margins
 
 ROWS = 4_096  # records per batch
-
-
 EXACT = "exact-gaussian"
 
 

@@ -75,14 +75,9 @@ class EnsembleMethod(Method):
                 self.label_in_shard(teachers, numbers, private, public, context, pool)
 
     def label_in_shard(
-        self,
-        teachers: Ensemble,
-        numbers: range,
-        private: PrivateData,
-        public: PublicData,
-        context: Context,
+        self, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData, context: Context,
         pool: ProcessPoolExecutor | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Store a shard's labels of public images if the method needs nothing else. For the ledger only."""
 
 
@@ -126,13 +121,9 @@ def watched_images(config: object, public: PublicData) -> torch.Tensor | None:
 
 
 def train_ensemble(
-    config: TeacherConfig,
-    private: PrivateData,
-    context: Context,
-    pool: ProcessPoolExecutor | None = None,
-    only: range | None = None,
-    watched: torch.Tensor | None = None,
-) -> Ensemble:
+    config: TeacherConfig, private: PrivateData, context: Context, pool: ProcessPoolExecutor | None = None,
+    only: range | None = None, watched: torch.Tensor | None = None,
+) -> Ensemble:  # fmt: skip
     """Return the teachers (or `only` some), each trained on its own part, cached by chunk. For the ledger only."""
     depends = ensemble_depends(config, private, context)
     chunk = teachers_per_artefact(config, private.facts, context.device)
@@ -241,23 +232,15 @@ def quick_settings(facts: Facts) -> dict[str, Any]:
     """Return the changes of ``quick``: small nets, and fewer teachers if records are few."""
     teachers = quick_teachers(facts)
     return {
-        "teachers": teachers,
-        "teacher": "small_cnn",
-        "teacher_recipe": "augmented",
-        "teacher_steps": 240,
-        "teacher_batch": min(60, max(4, facts.private_records // teachers * 4 // 5)),
-        "teacher_lr": 0.1,
-        "student": "small_cnn",
-        "student_training": "self-training",
-    }
+        "teachers": teachers, "teacher": "small_cnn", "teacher_recipe": "augmented", "teacher_steps": 240,
+        "teacher_batch": min(60, max(4, facts.private_records // teachers * 4 // 5)), "teacher_lr": 0.1,
+        "student": "small_cnn", "student_training": "self-training",
+    }  # fmt: skip
 
 
 def tiny_settings(facts: Facts) -> dict[str, Any]:
     """Return the changes of ``tiny``: ``quick`` with few teachers and short training."""
     return {
-        **quick_settings(facts),
-        "teachers": tiny_teachers(facts),
-        "teacher_steps": 5,
-        "student_training": "supervised",
+        **quick_settings(facts), "teachers": tiny_teachers(facts), "teacher_steps": 5, "student_training": "supervised",
         "student_epochs": 1,
-    }
+    }  # fmt: skip
