@@ -1,4 +1,4 @@
-"""Captions: sentences from ``texts/PAPER.yaml``, filled with values and notes."""
+"""Captions and columns of tables from ``texts/PAPER.yaml``; the captions are filled with values and notes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Texts:
         self._entries: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         self._fill = fill
 
-    def table(self, number: str, columns: tuple[str, ...], rows: Rows, fill: Fill = lambda material: {}) -> TableSpec:
+    def table(self, number: str, rows: Rows, fill: Fill = lambda material: {}) -> TableSpec:
         """Return the spec of a table."""
         entry = self._entries[f"table {number}"]
+        columns = tuple(entry["columns"])
         return TableSpec(number, entry["title"], entry["says"], columns, rows, partial(self._says, entry, number, fill))
 
     def figure(self, number: str, panels: Panels, fill: Fill = lambda material: {}, **layout: Any) -> FigureSpec:
