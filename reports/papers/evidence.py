@@ -158,12 +158,7 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
 }
 COUNTS = ("queries", "private", "public", "test")
 """Measures whose spread is shown only if seeds differ."""
-OF_ROW: dict[str, Callable[[BoardRow], float | None]] = {
-    "claimed": lambda row: row.claimed,
-    "proven": lambda row: row.proven,
-    "replace_one": lambda row: row.replace_one,
-    "audited": lambda row: row.audited,
-}
+OF_ROW = ("claimed", "proven", "replace_one", "audited")
 """The epsilons of a board row: the worst over its seeds."""
 
 
@@ -182,7 +177,7 @@ class Found:
     def value(self, measure: str = "accuracy") -> Value | None:
         """Return the `measure` (one of :data:`MEASURES` or :data:`OF_ROW`), or None if the records lack it."""
         if measure in OF_ROW:
-            one = OF_ROW[measure](self.row)
+            one: float | None = getattr(self.row, measure)
             return None if one is None else Value(one, n=len(self.records))
         read = MEASURES[measure]
         each = [value for value in map(read, self.records) if value is not None]
@@ -216,15 +211,10 @@ class Evidence:
     def find(self, wanted: WantedCell, plain: Plain | None = None) -> Found | None:
         """Return the best row for `wanted`, or None: paper preset, then usual settings, most seeds, fewest changes."""
         usual = (plain or {}).get(wanted.method, {})
-        fitting = [
-            found
-            for found in self._groups.get((wanted.method, wanted.dataset), [])
-            if answers(found.records[0], wanted, usual)
-        ]
-        if not fitting:
-            return None
+        known = self._groups.get((wanted.method, wanted.dataset), [])
         best = max(
-            fitting,
+            (found for found in known if answers(found.records[0], wanted, usual)),
+            default=None,
             key=lambda f: (
                 _PRESETS.index(f.row.preset) if f.row.preset in _PRESETS else -1,
                 _calibrated(f.records[0], wanted, usual),
@@ -234,7 +224,7 @@ class Evidence:
                 f.records[0].key,
             ),
         )
-        return Found(wanted, best.row)
+        return None if best is None else Found(wanted, best.row)
 
     def nearest(self, wanted: WantedCell, plain: Plain) -> WantedCell | None:
         """Return `wanted` at the epsilon, nearest in ratio, for which there are records, or None."""
@@ -333,12 +323,9 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
             if key not in places or (path / file).is_file():
                 places[key] = path
     return Evidence(
-        [record for _, record in sorted(read.records.items())],
-        [audit for _, audit in sorted(read.audits.items())],
-        [attack for _, attack in sorted(read.attacks.items())],
-        places,
-        read.warnings,
-    )
+        [record for _, record in sorted(read.records.items())], [audit for _, audit in sorted(read.audits.items())],
+        [attack for _, attack in sorted(read.attacks.items())], places, read.warnings,
+    )  # fmt: skip
 
 
 def _files(records: Iterable[Record], attacks: Iterable[AttackRecord]) -> Iterable[tuple[str, str]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.reports.papers.evidence import OF_ROW
 from bench.reports.papers.notes import Marks, note
 from bench.reports.papers.spec import Attacked, Entry, Material, Ours, TableRow, Theirs, number_text
 from bench.results.text import epsilon_text
-
-_EPSILONS = ("claimed", "proven", "replace_one", "audited")
 
 
 def entry_text(entry: Entry, material: Material) -> str:
@@ -24,7 +23,7 @@ def entry_text(entry: Entry, material: Material) -> str:
         return missing.short
     value = material.value(entry)
     assert value is not None
-    if isinstance(entry, Ours) and entry.measure in _EPSILONS:
+    if isinstance(entry, Ours) and entry.measure in OF_ROW:
         if entry.measure == "claimed":
             return epsilon_text(value.mean)
         return epsilon_text(value.mean, "down" if entry.measure == "audited" else "up")
