@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.reports.papers.evidence import WantedCell, cell
-from bench.reports.papers.spec import Attacked, Material, Ours, Panel, Picture, PicturePanel, curve
+from bench.reports.papers.spec import Attacked, Material, Ours, Panel, Picture, PicturePanel, curve, curves
 from bench.reports.papers.texts import Texts
 from bench.reports.papers.vote_accounting import noise_panel, queries_panel
 from bench.reports.reported.numbers import Reported
@@ -62,12 +62,12 @@ def _images(images: str) -> dict[str, Any]:
 
 
 def _figure_4(material: Material) -> Sequence[Panel]:
-    series = []
-    for slot, dataset in enumerate(("mnist", "fmnist", "cifar10")):
+    def cells(dataset: str) -> list[tuple[str, WantedCell]]:
         extra: dict[str, Any] = {"teachers": 100} if dataset == "cifar10" else {}
-        cells = [(name, cell("dgd", dataset, 10.0, **_images(kind), **extra)) for kind, name in GENERATORS.items()]
-        series.append(curve(NAMES[dataset], slot, cells))
-    return [Panel("", "images from", "accuracy (%)", tuple(series), form="bars", y_limits=LIMITS)]
+        return [(name, cell("dgd", dataset, 10.0, **_images(kind), **extra)) for kind, name in GENERATORS.items()]
+
+    series = curves({NAMES[dataset]: cells(dataset) for dataset in ("mnist", "fmnist", "cifar10")})
+    return [Panel("", "images from", "accuracy (%)", series, form="bars", y_limits=LIMITS)]
 
 
 def _figure_5(material: Material) -> Sequence[PicturePanel]:
@@ -102,27 +102,26 @@ def _figure_7(material: Material) -> Sequence[Panel]:
     }  # fmt: skip
     panels = []
     for dataset in ("mnist", "svhn"):
-        series = [
-            curve(f"{name}, here", slot, [(f"{e:g}", cell(method, dataset, e, **extra)) for e in EPSILONS])
-            for slot, (name, (method, extra)) in enumerate(kinds.items())
-        ]
+        series = curves({
+            f"{name}, here": [(f"{e:g}", cell(method, dataset, e, **extra)) for e in EPSILONS]
+            for name, (method, extra) in kinds.items()
+        })  # fmt: skip
         for number in material.printed(table="fig 7", dataset=dataset, measure="accuracy"):
             slot = [*kinds, number.system].index(number.system)
-            series.append(curve(f"{number.system}, printed", slot, [("printed", number)], "theirs"))
-        panels.append(Panel(NAMES[dataset], "claimed ε", "accuracy (%)", tuple(series), form="bars", y_limits=LIMITS))
+            series += (curve(f"{number.system}, printed", slot, [("printed", number)], "theirs"),)
+        panels.append(Panel(NAMES[dataset], "claimed ε", "accuracy (%)", series, form="bars", y_limits=LIMITS))
     return panels
 
 
 def _figure_8(material: Material) -> Sequence[Panel]:
-    ensembles = [
-        curve(NAMES[d], slot, [(float(n), cell("pate", d, 10.0, teachers=n)) for n in TEACHERS], measure="labels")
-        for slot, d in enumerate(("mnist", "fmnist", "svhn"))
-    ]
-    kinds = [(d, method, name) for d in ("mnist", "fmnist") for method, name in (("dgd", "DGD"), ("dgd-plus", "DGD+"))]
-    students = [
-        curve(f"{name}, {NAMES[d]}", slot, [(e, cell(method, d, e)) for e in EPSILONS])
-        for slot, (d, method, name) in enumerate(kinds)
-    ]
+    teachers = {
+        NAMES[d]: [(float(n), cell("pate", d, 10.0, teachers=n)) for n in TEACHERS] for d in ("mnist", "fmnist", "svhn")
+    }
+    students = curves({
+        f"{name}, {NAMES[d]}": [(e, cell(method, d, e)) for e in EPSILONS]
+        for d in ("mnist", "fmnist")
+        for method, name in (("dgd", "DGD"), ("dgd-plus", "DGD+"))
+    })  # fmt: skip
     costs = material.printed(table="fig 8", measure="epsilon")
     printed = [
         curve(f"printed, {kind}", slot, [(_count(n), n) for n in costs if n.setting.endswith(kind)], "theirs")
@@ -130,11 +129,12 @@ def _figure_8(material: Material) -> Sequence[Panel]:
     ]
     by_queries = queries_panel((10, 27, 50, 100, 200, 400, 750, 1000, 2000, 3000), scale=40.0)
     return [
-        Panel("answers of the ensemble", "teachers", "answers right (%)", tuple(ensembles), y_limits=LIMITS),
-        Panel("student", "claimed ε", "accuracy (%)", tuple(students), y_limits=LIMITS),
+        Panel("answers of the ensemble", "teachers", "answers right (%)", curves(teachers, measure="labels"),
+              y_limits=LIMITS),
+        Panel("student", "claimed ε", "accuracy (%)", students, y_limits=LIMITS),
         noise_panel(1000),
         replace(by_queries, series=(*by_queries.series, *(series for series in printed if series.points))),
-    ]
+    ]  # fmt: skip
 
 
 def _figure_9(material: Material) -> Sequence[Panel | PicturePanel]:
@@ -144,10 +144,10 @@ def _figure_9(material: Material) -> Sequence[Panel | PicturePanel]:
         names = [
             (a, name.replace(" [", "\n[")) for a, name in ATTACKS.items() if wanted is whole or a.endswith("network")
         ]
-        series = tuple(
-            curve(what, slot, [(name, Attacked(wanted, attack, "committee top-1", role)) for attack, name in names])
-            for slot, (role, what) in enumerate(ROLES.items())
-        )
+        series = curves({
+            what: [(name, Attacked(wanted, attack, "committee top-1", role)) for attack, name in names]
+            for role, what in ROLES.items()
+        })  # fmt: skip
         panels.append(Panel(title, "attack", "recognised (%)", series, form="bars", y_limits=LIMITS))
     pictures = [Picture(name, whole, attack, IMAGE_GRID) for attack, name in ATTACKS.items()]
     there = tuple(picture for picture in pictures if material.picture(picture) is not None)

@@ -9,7 +9,7 @@ from typing import Any
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.accounting.claims import dpsd, dpsd_events, dpsd_smallest_sigma
 from bench.reports.papers.evidence import WantedCell, cell
-from bench.reports.papers.spec import Material, Panel, Series, curve, number_text
+from bench.reports.papers.spec import Material, Panel, Series, curve, curves, number_text
 from bench.reports.papers.texts import Texts
 from bench.results.text import epsilon_text
 
@@ -57,17 +57,17 @@ TEACHERS: tuple[tuple[str, str], ...] = (
 def _figure_4(material: Material) -> Sequence[Panel]:
     panels = []
     for title, method in (("data-sensitive", "dpsd"), ("label-sensitive", "dpsd-label")):
-        series = []
-        for slot, epsilon in enumerate((1.0, 5.0, 10.0)):
-            cells = [
+        series = curves({
+            f"ε {epsilon:g}": [
                 (name, cell(method, "imagenet", epsilon, preset="paper", teacher=teacher, student="resnet34"))
                 for name, teacher in TEACHERS
             ]
-            series.append(curve(f"ε {epsilon:g}", slot, cells))
+            for epsilon in (1.0, 5.0, 10.0)
+        })  # fmt: skip
         theirs = material.one(table="fig 4", column="eps 1") if method == "dpsd" else None
         if theirs is not None:
-            series.append(curve("ε 1, printed", 0, [(theirs.row, theirs)], "theirs"))
-        panels.append(Panel(title, "teacher", "accuracy (%)", tuple(series), form="bars", y_limits=WHOLE))
+            series += (curve("ε 1, printed", 0, [(theirs.row, theirs)], "theirs"),)
+        panels.append(Panel(title, "teacher", "accuracy (%)", series, form="bars", y_limits=WHOLE))
     return panels
 
 
@@ -92,14 +92,10 @@ def _figure_5(material: Material) -> Sequence[Panel]:
         curve("claimed", 1, betas(), measure="claimed"),
         curve("by accounting, T 200", 6, [(beta, _proven_at(beta)) for beta in BETAS], "formula", dashed=True),
     )
-    sigmas = [
-        curve(NAMES[d], slot, [(s, cell("dpsd", d, 10.0, sigma=s, calibrate="printed")) for s in SIGMAS])
-        for slot, d in enumerate(TWO)
-    ]
-    rounds = [
-        curve(NAMES[d], slot, [(float(n), cell("dpsd-label", d, 10.0, iterations=n)) for n in ITERATIONS])
-        for slot, d in enumerate(FOUR)
-    ]
+    sigmas = curves({NAMES[d]: [(s, cell("dpsd", d, 10.0, sigma=s, calibrate="printed")) for s in SIGMAS] for d in TWO})
+    rounds = curves({
+        NAMES[d]: [(float(n), cell("dpsd-label", d, 10.0, iterations=n)) for n in ITERATIONS] for d in FOUR
+    })  # fmt: skip
     tops = [
         curve(f"{NAMES[d]}, {name}", slot, [(k, cell(method, d, 10.0, k=k)) for k in TOP], dashed=method == "dpsd")
         for slot, (d, method, name) in enumerate(
@@ -110,8 +106,8 @@ def _figure_5(material: Material) -> Sequence[Panel]:
     return [
         Panel("(a) bounding, D, claimed ε 10", "β", "accuracy (%)", bounding, x_scale="log", y_limits=WHOLE),
         Panel("(b) proven ε at the same claims", "β", "ε", costs, x_scale="log", y_scale="log"),
-        Panel("(c) noise scale, D", "σ", "accuracy (%)", tuple(sigmas), y_limits=WHOLE),
-        Panel("(d) iterations, L, ε 10", "T", "accuracy (%)", tuple(rounds), x_scale="log", x_ticks=ticks,
+        Panel("(c) noise scale, D", "σ", "accuracy (%)", sigmas, y_limits=WHOLE),
+        Panel("(d) iterations, L, ε 10", "T", "accuracy (%)", rounds, x_scale="log", x_ticks=ticks,
               y_limits=WHOLE),
         Panel("(e) top k, ε 10", "k", "accuracy (%)", tuple(tops), x_ticks=tuple(map(float, TOP)), y_limits=WHOLE),
         Panel("(f) synthetic images, L, ε 10", "images (thousands)", "accuracy (%)", tuple(_amounts(material)),
@@ -148,10 +144,7 @@ KINDS = (("KD", "plain"), ("DKD as printed (Eq. 2)", "decoupled"), ("DKD as its 
 
 
 def _figure_6(material: Material) -> Sequence[Panel]:
-    series = tuple(
-        curve(name, slot, [(NAMES[d], cell("dpsd", d, 10.0, distillation=kind)) for d in TWO])
-        for slot, (name, kind) in enumerate(KINDS)
-    )
+    series = curves({name: [(NAMES[d], cell("dpsd", d, 10.0, distillation=kind)) for d in TWO] for name, kind in KINDS})
     return [Panel("claimed ε 10", "", "accuracy (%)", series, form="bars", y_limits=WHOLE)]
 
 

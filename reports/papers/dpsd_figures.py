@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bench.core.types import Basis
 from bench.reports.papers.dpsd_ablations import ABLATIONS, NAMES, TEXTS, TWO, WHOLE, shown
 from bench.reports.papers.evidence import WantedCell, cell, proven_cell
-from bench.reports.papers.spec import Attacked, Material, Ours, Panel, Picture, PicturePanel, Series, curve, number_text
+from bench.reports.papers.spec import Attacked, Material, Ours, Panel, Picture, PicturePanel, curve, curves, number_text
 from bench.results.text import epsilon_text
 
 # --- Figure 3: a drawing ----------------------------------------------------------------------------------------------
@@ -73,22 +74,20 @@ CONTROLS = (0.355, 0.045, 0.76, 0.53)
 
 
 def _figure_8(material: Material) -> Sequence[Panel | PicturePanel]:
-    def bars(metric: str, scale: float) -> tuple[Series, ...]:
-        return tuple(
-            curve(label, slot, [(name, Attacked(one, "gmi", metric, role, scale)) for name, one in TARGETS])
-            for slot, (role, label) in enumerate(ROLES)
-        )
+    def bars(title: str, what: str, metric: str, scale: float, **layout: Any) -> Panel:
+        series = curves({
+            label: [(name, Attacked(one, "gmi", metric, role, scale)) for name, one in TARGETS] for role, label in ROLES
+        })  # fmt: skip
+        return Panel(title, "student at ε 1", what, series, form="bars", **layout)
 
     tries = tuple(Picture(name, one, attack="gmi", crop=TRIES) for name, one in TARGETS[:3])
     controls = Picture("controls of DPSD(D)", TARGETS[1][1], attack="gmi", crop=CONTROLS)
     return [
-        Panel("Inception score", "student at ε 1", "score - 1 ([IS] in millions)", bars("[IS]", 1e-6),
-              form="bars"),
-        Panel("Named by three evaluators", "student at ε 1", "images (%)", bars("committee top-1", 100.0), form="bars",
-              y_limits=WHOLE),
+        bars("Inception score", "score - 1 ([IS] in millions)", "[IS]", 1e-6),
+        bars("Named by three evaluators", "images (%)", "committee top-1", 100.0, y_limits=WHOLE),
         PicturePanel("", tries[:2]),
         PicturePanel("", (tries[2], controls)),
-    ]  # fmt: skip
+    ]
 
 
 def _found_8(material: Material) -> Mapping[str, str]:
@@ -126,17 +125,14 @@ def _figure_9(material: Material) -> Sequence[Panel]:
         cells = {
             label: [(e, WantedCell(method, dataset, e, basis)) for e in EPSILONS] for label, method, basis in METHODS_9
         }
-        claimed = [curve(label, slot, of) for slot, (label, of) in enumerate(cells.items())]
-        proven = [
-            curve(label, slot, [(Ours(one, "replace_one"), one) for _, one in of])
-            for slot, (label, of) in enumerate(cells.items())
-        ]
-        for axis, series, limits in (("claimed", [printed, *claimed], (0.07, 14.0)), ("proven", proven, (0.05, 1e8))):
+        claimed = (printed, *curves(cells))
+        proven = curves({label: [(Ours(one, "replace_one"), one) for _, one in of] for label, of in cells.items()})
+        for axis, series, limits in (("claimed", claimed, (0.07, 14.0)), ("proven", proven, (0.05, 1e8))):
             # Methods with different adjacencies share the panel.
             what = "proven ε, replace-one" if axis == "proven" else "claimed ε"
             panels.append(
-                Panel(f"{NAMES[dataset]}, by what is {axis}", what, "accuracy (%)", tuple(series),
-                      x_scale="log", y_limits=WHOLE, x_limits=limits)
+                Panel(f"{NAMES[dataset]}, by what is {axis}", what, "accuracy (%)", series, x_scale="log",
+                      y_limits=WHOLE, x_limits=limits)
             )  # fmt: skip
     return panels
 

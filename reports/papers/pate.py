@@ -13,7 +13,7 @@ import yaml
 
 from bench.privacy.accounting.claims import advanced_largest_count
 from bench.reports.papers.evidence import Usual, WantedCell, cell
-from bench.reports.papers.spec import Material, Ours, Panel, Paper, Plotted, TableRow, Theirs, curve
+from bench.reports.papers.spec import Material, Ours, Panel, Paper, Plotted, TableRow, Theirs, curve, curves
 from bench.reports.papers.texts import Texts
 from bench.reports.papers.vote_accounting import queries_panel
 from bench.reports.reported.numbers import Reported
@@ -73,15 +73,11 @@ def authors_votes() -> Any:
 def _figure_2(material: Material) -> Sequence[Panel]:
     panels = []
     for dataset, name in NAMES.items():
-        series = [
-            curve(
-                f"{n} teachers", slot, [(g, cell("pate", dataset, 10.0, gamma=g, teachers=n)) for g in GAMMAS],
-                measure="labels",
-            )
-            for slot, n in enumerate(TEACHERS)
-        ]  # fmt: skip
+        ours = {
+            f"{n} teachers": [(g, cell("pate", dataset, 10.0, gamma=g, teachers=n)) for g in GAMMAS] for n in TEACHERS
+        }
         printed = material.one(table="text", dataset=dataset, system="PATE", measure="label accuracy")
-        series.append(curve("250 teachers, printed", 2, [(1 / SCALE, printed)], "theirs"))
+        series = [*curves(ours, measure="labels"), curve("250 teachers, printed", 2, [(1 / SCALE, printed)], "theirs")]
         if right := authors_votes()[dataset].get("right", {}):
             series.append(curve("250 teachers, the authors' votes", 2, right.items(), "formula"))
         panels.append(
@@ -114,7 +110,7 @@ def _gaps(material: Material) -> Mapping[str, str]:
 
 
 def _figure_queries(material: Material) -> Sequence[Panel]:
-    curves = queries_panel((10, 20, 50, 100, 200, 500, 1000, 2000, 3000), scale=SCALE)
+    costs = queries_panel((10, 20, 50, 100, 200, 500, 1000, 2000, 3000), scale=SCALE)
     theirs: list[tuple[float, Plotted]] = []
     ours: list[tuple[float, Plotted]] = []
     for number in _students(material):
@@ -123,13 +119,13 @@ def _figure_queries(material: Material) -> Sequence[Panel]:
             theirs.append((queries.value, Theirs(number, "epsilon")))
             ours.append((queries.value, student_cell(number)))
     series = (
-        *curves.series,
+        *costs.series,
         curve("on the votes, printed (MNIST)", 3, theirs, "theirs"),
         curve("on the votes, here (MNIST)", 3, ours, measure="claimed"),
         curve("proven of our runs (MNIST)", 4, ours, measure="proven"),
         curve("on the authors' votes, at the noise drawn", 5, authors_votes()["mnist"]["epsilons"].items(), "formula"),
     )
-    return [Panel("noise scale 20", curves.x_label, "ε", series, x_scale="log", y_scale="log")]
+    return [Panel("noise scale 20", costs.x_label, "ε", series, x_scale="log", y_scale="log")]
 
 
 PAPER = Paper(

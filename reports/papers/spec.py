@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -92,14 +92,9 @@ Plotted = float | WantedCell | Reported | Theirs | Attacked | None
 
 
 def curve(
-    label: str,
-    slot: int,
-    points: Iterable[tuple[float | str | Ours, Plotted]],
-    whose: Literal["ours", "theirs", "formula"] = "ours",
-    *,
-    measure: str = "accuracy",
-    dashed: bool = False,
-) -> Series:
+    label: str, slot: int, points: Iterable[tuple[float | str | Ours, Plotted]],
+    whose: Literal["ours", "theirs", "formula"] = "ours", *, measure: str = "accuracy", dashed: bool = False,
+) -> Series:  # fmt: skip
     """Return a series of pairs (x, y); for a cell, y is its `measure`, and for a reported number the number itself."""
 
     def entry(y: Plotted) -> float | Theirs | Ours | Attacked:
@@ -108,6 +103,14 @@ def curve(
         return Theirs(y) if y is None or isinstance(y, Reported) else y
 
     return Series(label, tuple(PaperPoint(x, entry(y)) for x, y in points), slot, whose, dashed)
+
+
+def curves(
+    points: Mapping[str, Iterable[tuple[float | str | Ours, Plotted]]],
+    whose: Literal["ours", "theirs", "formula"] = "ours", *, measure: str = "accuracy",
+) -> tuple[Series, ...]:  # fmt: skip
+    """Return one series per label, each in its own slot."""
+    return tuple(curve(label, slot, each, whose, measure=measure) for slot, (label, each) in enumerate(points.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from bench.privacy.accounting.accountants import pld
 from bench.privacy.accounting.claims import dgd
 from bench.privacy.accounting.pate import pure_moments_epsilon
 from bench.privacy.events.events import LNMax
-from bench.reports.papers.spec import Panel, Series, curve
+from bench.reports.papers.spec import Panel, Series, curves
 
 DELTA = 1e-5
 
@@ -42,9 +42,8 @@ def _curves(points: Iterable[tuple[float, int, float]]) -> tuple[Series, ...]:
         "privacy loss distributions": exact,
     }
     at = list(points)
-    return tuple(
-        curve(name, slot, [(x, cost(queries, scale)) for x, queries, scale in at], "formula")
-        for slot, (name, cost) in enumerate(accountants.items())
+    return curves(
+        {name: [(x, cost(queries, scale)) for x, queries, scale in at] for name, cost in accountants.items()}, "formula"
     )
 
 
