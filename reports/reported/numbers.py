@@ -24,7 +24,6 @@ from bench.reports.reported.systems import (
     PAPERS,
     SYSTEMS,
     Code,
-    Override,
     Strict,
     System,
     read_systems,
@@ -242,12 +241,10 @@ def _numbers(path: Path) -> Iterator[tuple[int, Number]]:
 
 def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[int]]) -> Reported:
     at = (number.paper, number.table, number.dataset, number.epsilon)
-    override = next((each for each in system.overrides if each.fits(*at)), Override(paper=number.paper))
-    unit = override.unit or system.unit
-    verdict, reason = Verdict(override.verdict or system.verdict), override.reason or system.reason or ""
-    source = override.source or system.source or ""
-    code = override.code or system.code or Code(verdict="not read")
-    probability = _probability(number, unit, test_classes) if system.between_any_teachers else 1.0
+    facts = next((system.replaced(override) for override in system.overrides if override.fits(*at)), system)
+    verdict, reason, source = Verdict(facts.verdict), facts.reason or "", facts.source or ""
+    code = facts.code or Code(verdict="not read")
+    probability = _probability(number, facts.unit, test_classes) if system.between_any_teachers else 1.0
     if probability < IMPLAUSIBLE:
         said = odds([probability])
         if number.note.startswith(INFERRED):
@@ -261,15 +258,11 @@ def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[
         source = f"bench/privacy/auditing/utility_bound.py; {source}"
     return Reported(
         **number.model_dump(),
-        method=override.method or system.method,
-        corrected=system.corrected,
-        unit=unit,
-        public_data=override.public_data or system.public_data,
-        public_kinds=override.public_kinds or system.public_kinds,
+        **facts.model_dump(include={"method", "corrected", "unit", "public_data", "public_kinds"}),
         verdict=verdict,
         reason=reason,
         source=source,
-        by=(override if override.verdict else system).by or "",
+        by=facts.by or "",
         code_verdict=Verdict(code.verdict),
         code_reason=code.reason or "",
         code_source=code.source or "",

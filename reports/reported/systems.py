@@ -132,13 +132,17 @@ class System(Facts):
 
     @model_validator(mode="after")
     def _same(self) -> System:
-        for facts in (self, *self.overrides):
-            unit, verdict = facts.unit or self.unit, facts.verdict or self.verdict
-            if (unit == "none") != (verdict == "no privacy"):
+        for facts in (self, *map(self.replaced, self.overrides)):
+            if (facts.unit == "none") != (facts.verdict == "no privacy"):
                 raise ValueError("unit none and verdict 'no privacy' go together")
-            if (facts.code or self.code) is None and verdict != "no privacy":
+            if facts.code is None and facts.verdict != "no privacy":
                 raise ValueError("the verdict has two parts: code is missing (none found and not read are accepted)")
         return self
+
+    def replaced(self, override: Override) -> System:
+        """Return the system with the facts that `override` gives; a replaced verdict is by whom the override names."""
+        given = {name: value for name in Facts.model_fields if (value := getattr(override, name))}
+        return self.model_copy(update={**given, "by": (override if override.verdict else self).by})
 
 
 class Systems(Strict):
