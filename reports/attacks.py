@@ -146,8 +146,9 @@ def _power(attack: AttackRecord) -> str:
     return ABOVE if exceeded(attack) else "no power" if attack.no_power else ""
 
 
-def _accuracy(attack: AttackRecord) -> str:
-    accuracy = attack.targets[Role.STUDENT.value].accuracy
+def accuracy_text(attack: AttackRecord, role: str = Role.STUDENT.value) -> str:
+    """Return the accuracy of one target in %."""
+    accuracy = attack.targets[role].accuracy
     return "–" if accuracy is None else f"{100 * accuracy:.1f}"
 
 
@@ -164,7 +165,7 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
         "model inversion: reconstructions that all three evaluators recognise, in %, 95% intervals over classes",
         {
             "attack": lambda attack: attack.attack,
-            "accuracy": _accuracy,
+            "accuracy": accuracy_text,
             "student's": lambda attack: score(attack, Role.STUDENT, INVERSION_METRIC),
             "non-private": _control(Role.NON_PRIVATE),
             "matched": _control(Role.MATCHED),

@@ -39,13 +39,9 @@ def gather(folders: Sequence[Path]) -> Source:
     board = published()
     printed = read_reported(board / "reported") if board and (board / "reported").is_dir() else []
     return Source(
-        list(runs.records.values()),
-        list(runs.audits.values()),
-        list(runs.attacks.values()),
-        printed,
-        homes=runs.homes,
+        list(runs.records.values()), list(runs.audits.values()), list(runs.attacks.values()), printed, homes=runs.homes,
         warnings=runs.warnings,
-    )
+    )  # fmt: skip
 
 
 def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> list[Path]:

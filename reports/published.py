@@ -81,14 +81,9 @@ def _shown(rows: Iterable[BoardRow]) -> BoardRow | None:
 
 def _measured(row: BoardRow) -> tuple[str, ...]:
     return (
-        row.method,
-        f"{row.dataset}, {row.unit}",
-        epsilon_text(row.claimed),
-        cells_of(row)["proven"],
-        row.audited_text,
-        claim_text(row),
-        f"{row.accuracy:.1f} ({len(row.seeds) + row.collapsed})",
-    )
+        row.method, f"{row.dataset}, {row.unit}", epsilon_text(row.claimed), cells_of(row)["proven"], row.audited_text,
+        claim_text(row), f"{row.accuracy:.1f} ({len(row.seeds) + row.collapsed})",
+    )  # fmt: skip
 
 
 def _first_sentence(text: str) -> str:

@@ -109,15 +109,16 @@ def coverage_page(folder: Path, reported: Sequence[Reported]) -> str:
     evidence = read_evidence([path for path in (folder, folder / "ablations") if (path / "records").is_dir()])
     chosen = ((paper, spec) for paper in map(load_paper, PAPERS) for spec in paper.specs)
     items = items_of(chosen, evidence, reported)
-    lines = [(item.name, *_counts(item.cells)) for item in items]
-    total = [sum(column) for column in zip(*(_counts(item.cells) for item in items), strict=True)]
+    counts = {item.name: _counts(item.cells) for item in items}
+    total = [sum(column) for column in zip(*counts.values(), strict=True)]
+    lines = [(name, *(f"{n:,}" for n in row)) for name, row in {**counts, "all": total}.items()]
     return "\n".join(
         [
             "# How much of the papers' tables and figures is filled\n",
             "As in `python -m bench report --all`, a cell is one of our numbers or pictures, and counts once in its "
             "table or figure. Accuracies are cells too. `python -m bench leaderboard leaderboards` writes this page.\n",
             f"**{total[1]:,} of {total[0]:,} cells are filled, {total[3]:,} of {total[2]:,} accuracies.**\n",
-            markdown_table(COLUMNS, [tuple(map(_text, line)) for line in (*lines, ("all", *total))]),
+            markdown_table(COLUMNS, lines),
             "Why cells are empty:\n",
             *(
                 f"- **{reason}** ({count:,}): {MEANING[reason]}"
@@ -131,10 +132,6 @@ def coverage_page(folder: Path, reported: Sequence[Reported]) -> str:
 
 
 COLUMNS = ("table or figure", "cells", "filled", "accuracies", "filled", *Reason)
-
-
-def _text(value: str | int) -> str:
-    return f"{value:,}" if isinstance(value, int) else value
 
 
 def _counts(cells: Mapping[Cell, Missing | None]) -> list[int]:

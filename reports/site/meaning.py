@@ -194,14 +194,10 @@ def _of_audit(audit: AuditRecord, record: Record) -> Iterator[Success]:
         most_wrong = clopper_pearson(wrong, without, level)[1]
         least_right = clopper_pearson(with_it - missed, with_it, level)[0]
         yield Success(
-            record.key,
-            f"audit of {record.method} on {record.dataset}, {without + with_it:,} runs",
-            risks_of(privacy)[0].advantage,
-            privacy.proven.epsilon,
-            (with_it - missed) / with_it - wrong / without,
-            least_right - most_wrong,
-            True,
-        )
+            record.key, f"audit of {record.method} on {record.dataset}, {without + with_it:,} runs",
+            risks_of(privacy)[0].advantage, privacy.proven.epsilon, (with_it - missed) / with_it - wrong / without,
+            least_right - most_wrong, True,
+        )  # fmt: skip
 
 
 def _of_attack(attack: AttackRecord, record: Record) -> Iterator[Success]:
@@ -213,14 +209,9 @@ def _of_attack(attack: AttackRecord, record: Record) -> Iterator[Success]:
     found = metrics.get(f"{attack.details.get('headline')} tpr@{RATES[0]:g}")
     if found is not None and found.low is not None:
         yield Success(
-            record.key,
-            f"{attack.attack} on {record.method}, {record.dataset}",
-            risks_of(record.privacy)[0].tpr[0],
-            record.privacy.proven.epsilon,
-            found.value,
-            found.low,
-            False,
-        )
+            record.key, f"{attack.attack} on {record.method}, {record.dataset}", risks_of(record.privacy)[0].tpr[0],
+            record.privacy.proven.epsilon, found.value, found.low, False,
+        )  # fmt: skip
 
 
 def success_picture(found: Sequence[Success]) -> Markup:

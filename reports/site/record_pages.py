@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from bench.core.types import NO_PRIVACY, ROBUSTNESS, Adjacency, AuditKind
 from bench.interface.registry import METHODS, listed
-from bench.reports.attacks import percent
+from bench.reports.attacks import accuracy_text, percent
 from bench.reports.claims import Claim
 from bench.reports.reported.numbers import Reported
 from bench.reports.reported.page import NAMES
@@ -61,7 +61,7 @@ def record_page(
     if picture:
         said = f'<span class="said">{escape(picture[1])}</span>'
         body.append(f'<p class="lead-picture">{row_axis()}{picture[0]}{said}</p>')
-    body.append(_sections(parts))
+    body += [_section(title, tuple(tables)) for title, tables in parts.items()]
     if image:
         body.append(f'<details id="images">\n<summary>Released images</summary>\n{_figure(*image)}</details>\n')
     if made:
@@ -97,13 +97,9 @@ def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequenc
     return {**parts, "Provenance": provenance}
 
 
-def _sections(parts: Parts) -> str:
-    """Return the tables of a record's page as HTML: those of its result and epsilons open, the others folded."""
-    return "".join(_section(title, tuple(tables)) for title, tables in parts.items())
-
-
 @lru_cache(maxsize=64)  # the seeds of a row share most sections
 def _section(title: str, tables: tuple[Table, ...]) -> str:
+    """Return tables of a record's page as HTML: those of its result and epsilons open, the others folded."""
     if title not in ("Cell", "Epsilons"):
         every = "".join(map(plain_table, tables))
         return f'<details id="{title.lower()}"><summary>{title}</summary>{every}</details>\n'
@@ -138,17 +134,13 @@ def _audit_tables(audit: AuditRecord, votes: bool) -> Iterable[Table]:
             ("mechanism", "parameters", "draws", "seen", "charged", "seen with half the noise", "verdict"),
             tuple(
                 (
-                    m.kind,
-                    words({k: v for k, v in m.parameters.items() if k != "kind"}),
-                    f"{m.draws:,}",
-                    epsilon_text(m.epsilon, "down"),
-                    epsilon_text(m.exact, "up"),
-                    epsilon_text(m.half_noise, "down"),
+                    m.kind, words({k: v for k, v in m.parameters.items() if k != "kind"}), f"{m.draws:,}",
+                    epsilon_text(m.epsilon, "down"), epsilon_text(m.exact, "up"), epsilon_text(m.half_noise, "down"),
                     m.verdict + (f": {m.reason}" if m.reason else ""),
                 )
                 for m in audit.mechanisms
             ),
-        )
+        )  # fmt: skip
 
 
 def _pair_row(audit: AuditRecord, p: PairBound) -> tuple[str, ...]:
@@ -164,9 +156,7 @@ def _channel_row(where: str, c: Channel) -> tuple[str, ...]:
 def _attack_table(attack: AttackRecord) -> Table:
     roles = list(attack.targets)
     measures = list(dict.fromkeys(name for scores in attack.targets.values() for name in scores.metrics))
-    rows: list[tuple[str, ...]] = [
-        ("accuracy of the target, %", *(_share(attack.targets[role].accuracy) for role in roles))
-    ]
+    rows = [("accuracy of the target, %", *(accuracy_text(attack, role) for role in roles))]
     for measure in measures:
         share = attack.goal == ROBUSTNESS or any(
             word in measure for word in ("top-", "tpr@", "recovery", "copies", "nearest is")
@@ -276,17 +266,12 @@ def reported_table(found: Sequence[Reported]) -> Table:
     """Return the numbers that papers print for one method, in their order."""
     rows = tuple(
         (
-            f"{NAMES.get(r.paper, r.paper)} {r.table}",
-            f"{r.row}, {r.column}",
-            r.system + (f", {r.setting}" if r.setting else ""),
-            r.dataset,
-            epsilon_text(r.epsilon),
-            f"{r.measure} {r.value:g}",
-            r.verdicts,
-            verdict_words(r),
+            f"{NAMES.get(r.paper, r.paper)} {r.table}", f"{r.row}, {r.column}",
+            r.system + (f", {r.setting}" if r.setting else ""), r.dataset, epsilon_text(r.epsilon),
+            f"{r.measure} {r.value:g}", r.verdicts, verdict_words(r),
         )
         for r in found
-    )
+    )  # fmt: skip
     columns = ("printed in", "row, column", "system", "data", "epsilon", "number", "verdict", "why")
     return Table("Numbers that papers print for it; none was measured here", columns, rows)
 
@@ -303,7 +288,3 @@ def paragraphs(text: str) -> list[tuple[bool, Markup]]:
         marked = _MARKED.sub(lambda m: f"<code>{m[1] or m[2]}</code>", safe)
         found.append((kept, Markup(marked)))
     return found
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
