@@ -205,10 +205,8 @@ def _table_4(material: Material) -> Sequence[TableRow]:
         _ours(label, "query-label", "sound for a query's label", cells, beside, rule=True),
         _ours("its proven ε", "query-label", "", cells, measure="proven"),
     ]
-    rows += [TableRow((*row.entries, "–"), row.rule) for row in ours]
+    rows += [TableRow((*row.entries, "–"), row.rule) for row in (*_others(material, TABLE_4, "IV"), *ours)]
     levels = [_record_level(material, one) for one in cells]
-    others = [TableRow((*row.entries, "–"), row.rule) for row in _others(material, TABLE_4, "IV")]
-    rows = [*rows[: -len(ours)], *others, *rows[-len(ours) :]]
     return [*rows, TableRow(("ε of a training record there", "record", "none", "", *levels, "–"), rule=True)]
 
 
