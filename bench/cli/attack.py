@@ -12,24 +12,20 @@ from bench.core.plain_files import check_run_dir
 from bench.core.progress import starting
 from bench.evaluation.audit.options import AuditOptions
 
+Plan = Annotated[bool, what("--plan", help="Only list the rows without an audit, cheapest per row first.")]
+Share = Annotated[
+    bool, what("--share", help="Only copy audits to other rows for which the audit is the same experiment.")
+]
+FullSize = Annotated[
+    bool, what("--full-size", help="Only add pairs at full size to finished audits without one, each in --minutes.")
+]
+
 
 @with_options(shards=..., retries=..., gpus=..., pack=..., detach=..., workers=CREW)
 def audit(
-    *,
-    students: Students,
-    options: AuditOptions,
-    plan: Annotated[bool, what("--plan", help="Only list the rows without an audit, cheapest per row first.")] = False,
-    share: Annotated[
-        bool, what("--share", help="Only copy audits to other rows for which the audit is the same experiment.")
-    ] = False,
-    full_size: Annotated[
-        bool, what("--full-size", help="Only add pairs at full size to finished audits without one, each in --minutes.")
-    ] = False,
-    reuse: ReuseOption = Reuse.DONE,
-    launch: LaunchOptions,
-    quiet: Quiet = False,
-    json_: Json = False,
-) -> None:
+    *, students: Students, options: AuditOptions, plan: Plan = False, share: Share = False, full_size: FullSize = False,
+    reuse: ReuseOption = Reuse.DONE, launch: LaunchOptions, quiet: Quiet = False, json_: Json = False,
+) -> None:  # fmt: skip
     """Audit the methods behind the students of a run directory: bound each one's epsilon from below.
 
     Runs the method many times on two worst-case adjacent private sets with the student's privacy settings, and
@@ -55,37 +51,32 @@ def audit(
         (add_pairs if full_size else make_audits)(asked, launch, json=json_)
 
 
+AttackNames = Annotated[
+    str, what("--attacks", "-a", help="Attacks, comma-separated; or quick, or all. `bench ls attacks` lists them.")
+]
+AttackPreset = Annotated[Preset, PRESET]
+Settings = Annotated[
+    list[str] | None, what("--set", metavar="FIELD=VALUE", help="A setting, or ATTACK.FIELD=VALUE; repeatable.")
+]
+Auxiliary = Annotated[
+    str | None, what("--auxiliary", help="Data set known to the attacker; default: half of the public images.")
+]
+ShadowRuns = Annotated[
+    int, what("--shadow-runs", help="Shadow runs of membership attacks; 0: 2 in quick, 64 in paper.", min=0)
+]
+Tune = Annotated[
+    int,
+    what("--tune", help="Settings that inversion attacks try on shadow students of other people; 0: no tuning.", min=0),
+]
+Seed = Annotated[int, what("--seed", help="Seed of the attacks.")]
+
+
 @with_options(shards=..., retries=..., gpus=..., pack=..., detach=..., workers=CREW)
 def attack(
-    *,
-    students: Students,
-    attacks: Annotated[
-        str, what("--attacks", "-a", help="Attacks, comma-separated; or quick, or all. `bench ls attacks` lists them.")
-    ] = "quick",
-    preset: Annotated[Preset, PRESET] = Preset.QUICK,
-    set_: Annotated[
-        list[str] | None, what("--set", metavar="FIELD=VALUE", help="A setting, or ATTACK.FIELD=VALUE; repeatable.")
-    ] = None,
-    auxiliary: Annotated[
-        str | None, what("--auxiliary", help="Data set known to the attacker; default: half of the public images.")
-    ] = None,
-    shadow_runs: Annotated[
-        int, what("--shadow-runs", help="Shadow runs of membership attacks; 0: 2 in quick, 64 in paper.", min=0)
-    ] = 0,
-    tune: Annotated[
-        int,
-        what(
-            "--tune",
-            help="Settings that inversion attacks try on shadow students of other people; 0: no tuning.",
-            min=0,
-        ),
-    ] = 0,
-    seed: Annotated[int, what("--seed", help="Seed of the attacks.")] = 0,
-    reuse: ReuseOption = Reuse.DONE,
-    launch: LaunchOptions,
-    quiet: Quiet = False,
-    json_: Json = False,
-) -> None:
+    *, students: Students, attacks: AttackNames = "quick", preset: AttackPreset = Preset.QUICK, set_: Settings = None,
+    auxiliary: Auxiliary = None, shadow_runs: ShadowRuns = 0, tune: Tune = 0, seed: Seed = 0,
+    reuse: ReuseOption = Reuse.DONE, launch: LaunchOptions, quiet: Quiet = False, json_: Json = False,
+) -> None:  # fmt: skip
     """Attack the students of a run directory and their controls: inversion, membership, release; and robustness.
 
     The controls are the same net without privacy, one trained on other records, and an untrained one. A cell is

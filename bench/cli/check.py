@@ -15,44 +15,44 @@ from bench.core.progress import starting
 JOBS = where("--jobs", "-j", min=1, help="Checks at the same time; default: one for each core.")
 
 
+Methods = Annotated[list[str] | None, typer.Argument(help="Methods or Python files; default: all methods.")]
+Dataset = Annotated[
+    str, typer.Option("--dataset", "-d", help="Private data of the first run; default: a generated set.")
+]
+CheckPreset = Annotated[
+    Preset | None,
+    typer.Option("--preset", "-p", help="Default: tiny, plus one run of quick, whose students are accurate."),
+]
+Seeds = Annotated[
+    str, typer.Option("--seeds", "-s", help="Seeds of a check to repeat, comma-separated; default: two random ones.")
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help=(
+            "Time for a search among neighbours; walks and small sets get four times as long. "
+            "Default: 5, or 0.5 for all methods."
+        ),
+    ),
+]
+Set = Annotated[list[str] | None, SET]
+Brief = Annotated[bool, typer.Option("--brief", hidden=True)]
+Out = Annotated[
+    Path | None,
+    records("--out", "-o", help="Run directory that keeps the checks, to resume; default with a launcher: runs."),
+]
+
+
 @with_options(
     jobs=JOBS, shards=..., retries=..., gpus=..., pack=..., detach=..., scratch=..., device=..., workers=...,
     threads=...,
 )  # fmt: skip
 def check(
-    methods: Annotated[list[str] | None, typer.Argument(help="Methods or Python files; default: all methods.")] = None,
-    *,
-    dataset: Annotated[
-        str, typer.Option("--dataset", "-d", help="Private data of the first run; default: a generated set.")
-    ] = "",
-    preset: Annotated[
-        Preset | None,
-        typer.Option("--preset", "-p", help="Default: tiny, plus one run of quick, whose students are accurate."),
-    ] = None,
-    seeds: Annotated[
-        str,
-        typer.Option("--seeds", "-s", help="Seeds of a check to repeat, comma-separated; default: two random ones."),
-    ] = "",
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help=(
-                "Time for a search among neighbours; walks and small sets get four times as long. "
-                "Default: 5, or 0.5 for all methods."
-            ),
-        ),
-    ] = None,
-    set_: Annotated[list[str] | None, SET] = None,
-    brief: Annotated[bool, typer.Option("--brief", hidden=True)] = False,
-    out: Annotated[
-        Path | None,
-        records("--out", "-o", help="Run directory that keeps the checks, to resume; default with a launcher: runs."),
-    ] = None,
-    launch: LaunchOptions,
-    quiet: Quiet = False,
-    json_: Json = False,
-) -> None:
+    methods: Methods = None, *, dataset: Dataset = "", preset: CheckPreset = None, seeds: Seeds = "",
+    seconds: Seconds = None, set_: Set = None, brief: Brief = False, out: Out = None, launch: LaunchOptions,
+    quiet: Quiet = False, json_: Json = False,
+) -> None:  # fmt: skip
     """Test whether a method uses private data outside any mechanism, or reads labels from another source.
 
     --launcher runs each check as a process or a Slurm job; the same command, given again, runs the remaining ones.

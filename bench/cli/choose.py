@@ -20,27 +20,23 @@ python -m bench choose --eps 2 --dataset mnist --public-data none --time 10m
 python -m bench choose --eps 3 --dataset folder:photos"""
 
 
+Runs = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Run directories to choose from; default: the published records.", show_default=False),
+]
+Eps = Annotated[float, typer.Option("--eps", "-e", help="Largest proven epsilon, for replace-one neighbours.")]
+Dataset = Annotated[
+    str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for your own data.")
+]
+Unit = Annotated[PrivacyUnit, typer.Option("--unit", help="The unit that epsilon protects.")]
+PublicData = Annotated[str, typer.Option("--public-data", help="any, or none: only methods that use no public data.")]
+Time = Annotated[str, typer.Option("--time", "-t", help="Longest running time: 90s, 10m or 2h. Default: no limit.")]
+
+
 def choose(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Run directories to choose from; default: the published records.", show_default=False),
-    ] = None,
-    eps: Annotated[
-        float, typer.Option("--eps", "-e", help="Largest proven epsilon, for replace-one neighbours.")
-    ] = 1.0,
-    dataset: Annotated[
-        str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for your own data.")
-    ] = "mnist",
-    unit: Annotated[PrivacyUnit, typer.Option("--unit", help="The unit that epsilon protects.")] = PrivacyUnit.RECORD,
-    public_data: Annotated[
-        str, typer.Option("--public-data", help="any, or none: only methods that use no public data.")
-    ] = "any",
-    time: Annotated[
-        str, typer.Option("--time", "-t", help="Longest running time: 90s, 10m or 2h. Default: no limit.")
-    ] = "",
-    quiet: Quiet = False,
-    json_: Json = False,
-) -> None:
+    runs: Runs = None, eps: Eps = 1.0, dataset: Dataset = "mnist", unit: Unit = PrivacyUnit.RECORD,
+    public_data: PublicData = "any", time: Time = "", quiet: Quiet = False, json_: Json = False,
+) -> None:  # fmt: skip
     """Rank the methods within a budget, with their commands, and show what a smaller budget costs in accuracy."""
     if public_data not in ("any", "none"):
         raise UnknownNameError("--public-data", public_data, ["any", "none"])

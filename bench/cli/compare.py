@@ -16,23 +16,23 @@ python -m bench compare scatter-linear dp-sgd --eps 2
 python -m bench compare mnist-pate-eps1-quick-s0 mnist-dp-sgd-eps1-quick-s0"""
 
 
+One = Annotated[str, typer.Argument(help="A method, or the key of a record (a unique prefix is enough).")]
+Other = Annotated[str, typer.Argument(help="A second method or key, of another row.")]
+Runs = Annotated[
+    list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
+]
+Dataset = Annotated[str, typer.Option("--dataset", "-d", help="Data set on which to compare methods.")]
+Unit = Annotated[PrivacyUnit, typer.Option("--unit", help="Unit for which to compare methods.")]
+Eps = Annotated[
+    float | None,
+    typer.Option("--eps", "-e", help="Largest proven epsilon of a method's row, for replace-one; default: 10."),
+]
+
+
 def compare(
-    one: Annotated[str, typer.Argument(help="A method, or the key of a record (a unique prefix is enough).")],
-    other: Annotated[str, typer.Argument(help="A second method or key, of another row.")],
-    runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
-    ] = None,
-    dataset: Annotated[str, typer.Option("--dataset", "-d", help="Data set on which to compare methods.")] = "mnist",
-    unit: Annotated[
-        PrivacyUnit, typer.Option("--unit", help="Unit for which to compare methods.")
-    ] = PrivacyUnit.RECORD,
-    eps: Annotated[
-        float | None,
-        typer.Option("--eps", "-e", help="Largest proven epsilon of a method's row, for replace-one; default: 10."),
-    ] = None,
-    quiet: Quiet = False,
-    json_: Json = False,
-) -> None:
+    one: One, other: Other, runs: Runs = None, dataset: Dataset = "mnist", unit: Unit = PrivacyUnit.RECORD,
+    eps: Eps = None, quiet: Quiet = False, json_: Json = False,
+) -> None:  # fmt: skip
     """Compare two rows of the board: epsilons, differing settings, and the difference in accuracy with its interval."""
     with starting(quiet=quiet or json_):
         from bench.reports.compare import compare as compared

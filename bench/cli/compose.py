@@ -16,17 +16,14 @@ python -m bench compose mnist-scatter-linear-eps1 mnist-dp-sgd-eps1   # all seed
 python -m bench compose mnist-pate-eps1-quick-s0 mnist-dgd-sound-eps1-quick-s0 --group 7"""
 
 
-def compose(
-    keys: Annotated[
-        list[str], typer.Argument(help="Keys of records; a key without seed and hash stands for all its seeds.")
-    ],
-    runs: Annotated[
-        list[Path] | None, records("--out", "-o", help="Run directories; default: the published records.")
-    ] = None,
-    group: Annotated[int, typer.Option("--group", min=1, help="Number of records per person, for the risk.")] = 1,
-    quiet: Quiet = False,
-    json_: Json = False,
-) -> None:
+Keys = Annotated[
+    list[str], typer.Argument(help="Keys of records; a key without seed and hash stands for all its seeds.")
+]
+Runs = Annotated[list[Path] | None, records("--out", "-o", help="Run directories; default: the published records.")]
+Group = Annotated[int, typer.Option("--group", min=1, help="Number of records per person, for the risk.")]
+
+
+def compose(keys: Keys, runs: Runs = None, group: Group = 1, quiet: Quiet = False, json_: Json = False) -> None:
     """Bound the joint epsilon of several released students of the same private records."""
     with starting(quiet=quiet or json_):
         from bench.cli.epsilon_output import report

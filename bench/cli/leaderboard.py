@@ -14,30 +14,28 @@ from bench.core.plain_files import read_plain
 from bench.core.progress import echo
 from bench.core.types import PrivacyUnit
 
+Runs = Annotated[
+    list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
+]
+Into = Annotated[
+    Path | None,
+    typer.Option("--into", help="Folder for leaderboard.md, .csv and site/; default: the first RUNS, or leaderboards."),
+]
+Readme = Annotated[
+    Path | None, typer.Option("--readme", help="Markdown file whose marked section receives MNIST's table.")
+]
+Unit = Annotated[
+    str | None, typer.Option("--unit", help="Print the rows of these units: record, label, query-label, client.")
+]
+Since = Annotated[
+    Path | None, typer.Option("--since", help="Earlier leaderboard.csv: print what changed since, instead of the rows.")
+]
+
 
 def leaderboard(
-    runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
-    ] = None,
-    into: Annotated[
-        Path | None,
-        typer.Option(
-            "--into", help="Folder for leaderboard.md, .csv and site/; default: the first RUNS, or leaderboards."
-        ),
-    ] = None,
-    readme: Annotated[
-        Path | None, typer.Option("--readme", help="Markdown file whose marked section receives MNIST's table.")
-    ] = None,
-    unit: Annotated[
-        str | None, typer.Option("--unit", help="Print the rows of these units: record, label, query-label, client.")
-    ] = None,
-    since: Annotated[
-        Path | None,
-        typer.Option("--since", help="Earlier leaderboard.csv: print what changed since, instead of the rows."),
-    ] = None,
-    quiet: Quiet = False,
-    json_: Json = False,
-) -> None:
+    runs: Runs = None, into: Into = None, readme: Readme = None, unit: Unit = None, since: Since = None,
+    quiet: Quiet = False, json_: Json = False,
+) -> None:  # fmt: skip
     """Write the leaderboard of one or more run directories as Markdown, CSV and a site, and print it."""
     units = None if unit is None else frozenset(map(_unit, unit.split(",")))
     from bench.reports.changes import changes

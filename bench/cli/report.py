@@ -16,33 +16,27 @@ from bench.core.printable import page
 from bench.core.progress import echo, print_json
 from bench.storage.files import write_atomic
 
+Runs = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Run directories; default: the published records and ablations.", show_default=False),
+]
+Paper = Annotated[str, typer.Option("--paper", help="dgd, dpsd, trpate or pate; default: all.")]
+Figure = Annotated[list[str] | None, typer.Option("--figure", help="Number of a figure in the paper; repeatable.")]
+Table = Annotated[list[str] | None, typer.Option("--table", help="Number of a table in the paper; repeatable.")]
+All = Annotated[bool, typer.Option("--all", help="All tables and figures.")]
+Missing = Annotated[bool, typer.Option("--missing", help="Only list the empty cells, with reasons and commands.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Run directory for results of --launcher; default: runs.")
+]
+Into = Annotated[Path, typer.Option("--into", help="Output folder.")]
+
 
 @with_options(detach=...)
 def report(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Run directories; default: the published records and ablations.", show_default=False),
-    ] = None,
-    *,
-    paper: Annotated[str, typer.Option("--paper", help="dgd, dpsd, trpate or pate; default: all.")] = "",
-    figure: Annotated[
-        list[str] | None, typer.Option("--figure", help="Number of a figure in the paper; repeatable.")
-    ] = None,
-    table: Annotated[
-        list[str] | None, typer.Option("--table", help="Number of a table in the paper; repeatable.")
-    ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
-    missing_: Annotated[
-        bool, typer.Option("--missing", help="Only list the empty cells, with reasons and commands.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Run directory for results of --launcher; default: runs.")
-    ] = None,
-    launch: LaunchOptions,
-    into: Annotated[Path, typer.Option("--into", help="Output folder.")] = Path("reports-out"),
-    quiet: Quiet = False,
-    json_: Json = False,
-) -> None:
+    runs: Runs = None, *, paper: Paper = "", figure: Figure = None, table: Table = None, all_: All = False,
+    missing_: Missing = False, out: Out = None, launch: LaunchOptions, into: Into = Path("reports-out"),
+    quiet: Quiet = False, json_: Json = False,
+) -> None:  # fmt: skip
     """Draw the papers' tables and figures from records, ours next to theirs, with the commands for missing records.
 
     --missing --launcher runs these commands: all runs in one launch, then attacks and audits.
@@ -67,13 +61,13 @@ def report(
         print_missing(chosen, evidence, json=json_)
 
 
-def reported(
-    folder: Annotated[
-        Path | None, typer.Argument(help="Folder of numbers.csv and systems.yaml; default: the committed ones.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the page to this file.")] = None,
-    json_: Json = False,
-) -> None:
+Folder = Annotated[
+    Path | None, typer.Argument(help="Folder of numbers.csv and systems.yaml; default: the committed ones.")
+]
+PageOut = Annotated[Path | None, typer.Option("--out", "-o", help="Write the page to this file.")]
+
+
+def reported(folder: Folder = None, out: PageOut = None, json_: Json = False) -> None:
     """Print the numbers of the papers' tables, each with a verdict on its epsilon, as a Markdown page."""
     from bench.reports.reported.numbers import read_reported
     from bench.reports.reported.page import to_markdown

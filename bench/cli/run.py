@@ -29,30 +29,23 @@ python -m bench run -m pate-gnmax -d digits -e 1,3,10 -s 0,1,2 --set student_epo
 python -m bench run -m nonprivate -d digits -p tiny --student small_cnn --launcher local --jobs 2"""
 
 
+NoiseSalt = Annotated[
+    str, what("--noise-salt", help="random; to repeat a record, give its noise_salt, or none if it has none.")
+]
+Bundle = Annotated[Path | None, what("--bundle", help="The grid, its data and weights, from `bench bundle`.")]
+Config = Annotated[Path | None, what("--config", "-c", help="YAML file with the grid, as printed by --dry-run --yaml.")]
+DryRun = Annotated[
+    bool, records("--dry-run", help="Print states, settings, claims, order, jobs and times without training.")
+]
+AsYaml = Annotated[bool, records("--yaml", help="With --dry-run: print the grid as a file for --config.")]
+
+
 @with_options(methods="")
 def run(
-    context: typer.Context,
-    *,
-    options: GridOptions,
-    noise_salt: Annotated[
-        str, what("--noise-salt", help="random; to repeat a record, give its noise_salt, or none if it has none.")
-    ] = "random",
-    bundle: Annotated[
-        Path | None, what("--bundle", help="The grid, its data and weights, from `bench bundle`.")
-    ] = None,
-    config: Annotated[
-        Path | None, what("--config", "-c", help="YAML file with the grid, as printed by --dry-run --yaml.")
-    ] = None,
-    out: Out = Path("runs"),
-    reuse: ReuseOption = Reuse.DONE,
-    dry_run: Annotated[
-        bool, records("--dry-run", help="Print states, settings, claims, order, jobs and times without training.")
-    ] = False,
-    yaml: Annotated[bool, records("--yaml", help="With --dry-run: print the grid as a file for --config.")] = False,
-    launch: LaunchOptions,
-    quiet: Quiet = False,
-    json_: Json = False,
-) -> None:
+    context: typer.Context, *, options: GridOptions, noise_salt: NoiseSalt = "random", bundle: Bundle = None,
+    config: Config = None, out: Out = Path("runs"), reuse: ReuseOption = Reuse.DONE, dry_run: DryRun = False,
+    yaml: AsYaml = False, launch: LaunchOptions, quiet: Quiet = False, json_: Json = False,
+) -> None:  # fmt: skip
     """Run or resume a grid of methods, data sets, epsilons and seeds; print the board.
 
     Several of these commands may share one directory; each cell runs once.
@@ -241,20 +234,22 @@ def cancel(former: Former = None, out: Out = Path("runs")) -> None:
         echo(line)
 
 
+Key = Annotated[str, typer.Argument(help="Key of a cell, audit or attack; a prefix is enough.")]
+Attempt = Annotated[
+    int | None, typer.Option("--attempt", "-n", help="Number of the attempt, from 1; default: the last.")
+]
+ListThem = Annotated[bool, typer.Option("--list", "-l", help="List the attempts: job, node, end, memory.")]
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow", "-f", help="Keep printing new output, including later attempts, until the result is written."
+    ),
+]
+
+
 def logs(
-    key: Annotated[str, typer.Argument(help="Key of a cell, audit or attack; a prefix is enough.")],
-    out: Out = Path("runs"),
-    attempt: Annotated[
-        int | None, typer.Option("--attempt", "-n", help="Number of the attempt, from 1; default: the last.")
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", "-l", help="List the attempts: job, node, end, memory.")] = False,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Keep printing new output, including later attempts, until the result is written."
-        ),
-    ] = False,
-) -> None:
+    key: Key, out: Out = Path("runs"), attempt: Attempt = None, list_: ListThem = False, follow: Follow = False,
+) -> None:  # fmt: skip
     """Print the output of a cell, audit or attack that a launcher ran, from any terminal."""
     from bench.launchers.logs import Attempts
 

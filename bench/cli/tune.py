@@ -18,6 +18,18 @@ EXAMPLE = """\
 python -m bench tune -m scatter-linear -d mnist -e 3 --space lr.yaml --trials-mean 5"""
 
 
+Space = Annotated[
+    Path, what("--space", help="YAML or JSON file of candidates, for instance a list of values per setting.")
+]
+TrialsMean = Annotated[float, typer.Option(help="Mean of the secret random number of trials.")]
+TrialLaw = Annotated[Law, typer.Option("--law", help="Distribution of the number of trials.")]
+Score = Annotated[
+    str, what("--score", help="Score that selects the best trial: public (public labels) or noisy (private records).")
+]
+ScoreNoise = Annotated[float | None, what("--score-noise", help="Standard deviation of a noisy score, in records.")]
+Marked = Annotated[Path | None, typer.Option("--mark", hidden=True)]
+
+
 @with_options(
     eps=("3", what("--eps", "-e", help="Target epsilons, tuning included, comma-separated.")),
     adjacency=what("--adjacency", help="Adjacency of the target: replace-one, or own (the method's)."),
@@ -25,26 +37,10 @@ python -m bench tune -m scatter-linear -d mnist -e 3 --space lr.yaml --trials-me
     detach=..., scratch=...,
 )  # fmt: skip
 def tune(
-    *,
-    options: GridOptions,
-    space: Annotated[
-        Path, what("--space", help="YAML or JSON file of candidates, for instance a list of values per setting.")
-    ],
-    trials_mean: Annotated[float, typer.Option(help="Mean of the secret random number of trials.")] = 10.0,
-    law: Annotated[Law, typer.Option("--law", help="Distribution of the number of trials.")] = Law.GEOMETRIC,
-    score: Annotated[
-        str,
-        what("--score", help="Score that selects the best trial: public (public labels) or noisy (private records)."),
-    ] = "public",
-    score_noise: Annotated[
-        float | None, what("--score-noise", help="Standard deviation of a noisy score, in records.")
-    ] = None,
-    out: Out = Path("runs"),
-    marked: Annotated[Path | None, typer.Option("--mark", hidden=True)] = None,
-    launch: LaunchOptions,
-    quiet: Quiet = False,
-    json_: Json = False,
-) -> None:
+    *, options: GridOptions, space: Space, trials_mean: TrialsMean = 10.0, law: TrialLaw = Law.GEOMETRIC,
+    score: Score = "public", score_noise: ScoreNoise = None, out: Out = Path("runs"), marked: Marked = None,
+    launch: LaunchOptions, quiet: Quiet = False, json_: Json = False,
+) -> None:  # fmt: skip
     """Choose settings by a secret random number of trials; release the best. The proven epsilon includes tuning.
 
     --launcher runs the tuning of each method, data set, epsilon and seed as a process or a Slurm job.
