@@ -20,6 +20,8 @@ from bench.models.feature_net import FeatureNet, Size, height_width
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, TemperedSigmoid, WeightNormLinear
 from bench.models.registration import register_own
 
+Activation = Callable[[], nn.Module]
+
 
 def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tuple[int, int]) -> int:
     """Return the number of outputs of `layers` for one image; raise BenchError if it is too small."""
@@ -34,8 +36,8 @@ def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tup
 
 
 def _assemble(
-    name: str, layers: list[nn.Module], dense: Sequence[int], activation: Callable[[], nn.Module], in_chans: int,
-    size: Size, num_classes: int,
+    name: str, layers: list[nn.Module], dense: Sequence[int], activation: Activation, in_chans: int, size: Size,
+    num_classes: int,
 ) -> FeatureNet:  # fmt: skip
     width = _flat_width(name, layers, in_chans, height_width(size))
     layers.append(nn.Flatten())
@@ -127,9 +129,7 @@ def dgd_cnn(
     return net
 
 
-def _mnist_cnn(
-    name: str, activation: Callable[[], nn.Module], num_classes: int, in_chans: int, img_size: Size
-) -> FeatureNet:
+def _mnist_cnn(name: str, activation: Activation, num_classes: int, in_chans: int, img_size: Size) -> FeatureNet:
     if min(height_width(img_size)) >= 20:
         first, second = nn.Conv2d(in_chans, 16, 8, stride=2, padding=2), nn.Conv2d(16, 32, 4, stride=2)
     else:
@@ -140,9 +140,7 @@ def _mnist_cnn(
     return _assemble(name, layers, (32,), activation, in_chans, img_size, num_classes)
 
 
-def _cifar_cnn(
-    name: str, activation: Callable[[], nn.Module], num_classes: int, in_chans: int, img_size: Size
-) -> FeatureNet:
+def _cifar_cnn(name: str, activation: Activation, num_classes: int, in_chans: int, img_size: Size) -> FeatureNet:
     layers: list[nn.Module] = [Normalise()]
     channels = in_chans
     for width in (32, 64, 128):

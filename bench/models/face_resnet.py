@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from timm.models import generate_default_cfgs, register_model
+from timm.models import register_model
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.core.errors import BenchError
 from bench.models.feature_net import TwoPartNet
+from bench.models.registration import check_rgb, rgb_cfgs
 
 MEAN = (122.782 / 255, 117.001 / 255, 104.298 / 255)
 """For RGB in [0, 1]. dlib subtracts the mean from bytes and divides by 256."""
@@ -29,14 +29,7 @@ BLOCKS = (
 )  # fmt: skip
 """Names of the residual blocks, in order; each starts with its number of channels."""
 
-default_cfgs = generate_default_cfgs(
-    {
-        "face_resnet": {
-            "input_size": (3, SIDE, SIDE), "num_classes": 0, "crop_pct": 1.0, "interpolation": "bilinear",
-            "mean": MEAN, "std": STD, "first_conv": "conv32_down", "classifier": "head",
-        }
-    }
-)  # fmt: skip
+default_cfgs = rgb_cfgs("face_resnet", SIDE, mean=MEAN, std=STD, first_conv="conv32_down", classifier="head")
 
 
 class _Block(nn.Module):
@@ -88,8 +81,5 @@ def face_resnet(pretrained: bool = False, num_classes: int = 0, in_chans: int = 
 
     Raise BenchError unless `in_chans` is 3, and for `pretrained`: no hub has the weights.
     """
-    if in_chans != 3:
-        raise BenchError(f"face_resnet takes images of 3 channels, not of {in_chans}: repeat a grey channel.")
-    if pretrained:
-        raise BenchError("face_resnet is on no hub. Get its weights: python -m bench weights get face_resnet")
+    check_rgb("face_resnet", pretrained, in_chans)
     return FaceResNet(num_classes)

@@ -9,23 +9,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import build_model_with_cfg, register_model
 from timm.models.resnet import Bottleneck, ResNet
 from torch import nn
 
-from bench.core.errors import BenchError
+from bench.models.registration import check_rgb, rgb_cfgs
 
 MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
 """For RGB in [0, 1]. Keras subtracts the mean from bytes and does not scale, so `STD` is one byte step."""
 STD = (1 / 255, 1 / 255, 1 / 255)
 
-default_cfgs = generate_default_cfgs(
-    {
-        "resnet50_keras": {
-            "input_size": (3, 224, 224), "pool_size": (7, 7), "num_classes": 1000, "crop_pct": 0.875,
-            "interpolation": "bilinear", "mean": MEAN, "std": STD, "first_conv": "conv1", "classifier": "fc",
-        }
-    }
+default_cfgs = rgb_cfgs(
+    "resnet50_keras", 224, pool_size=(7, 7), num_classes=1000, crop_pct=0.875, mean=MEAN, std=STD, first_conv="conv1",
+    classifier="fc",
 )  # fmt: skip
 
 
@@ -37,10 +33,7 @@ def resnet50_keras(
 
     `img_size` is ignored. Raise BenchError unless `in_chans` is 3, and for `pretrained`: no hub has the weights.
     """
-    if in_chans != 3:
-        raise BenchError(f"resnet50_keras takes images of 3 channels, not of {in_chans}: repeat a grey channel.")
-    if pretrained:
-        raise BenchError("resnet50_keras is on no hub. Get its weights: python -m bench weights get resnet50_keras")
+    check_rgb("resnet50_keras", pretrained, in_chans)
     options.setdefault("norm_layer", partial(nn.BatchNorm2d, eps=1e-3))
     net: nn.Module = build_model_with_cfg(
         ResNet, "resnet50_keras", False, block=Bottleneck, layers=(3, 4, 6, 3), num_classes=num_classes, **options

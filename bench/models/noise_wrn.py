@@ -13,12 +13,12 @@ import contextlib
 from typing import Any
 
 import torch
-from timm.models import generate_default_cfgs, register_model
+from timm.models import register_model
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.core.errors import BenchError
 from bench.models.feature_net import TwoPartNet
+from bench.models.registration import check_rgb, rgb_cfgs
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 """Public constants, for RGB values in [0, 1]."""
@@ -28,14 +28,7 @@ CHANNELS = sum(WIDTHS[1:])
 HAAR = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
 """Signs of the four quarters: their sum, and their horizontal, vertical and diagonal differences."""
 
-default_cfgs = generate_default_cfgs(
-    {
-        "noise_wrn": {
-            "input_size": (3, SIDE, SIDE), "num_classes": 0, "crop_pct": 1.0, "interpolation": "bilinear",
-            "mean": MEAN, "std": STD, "first_conv": "stem", "classifier": "fc",
-        }
-    }
-)  # fmt: skip
+default_cfgs = rgb_cfgs("noise_wrn", SIDE, mean=MEAN, std=STD, first_conv="stem", classifier="fc")
 
 
 class Block(nn.Module):
@@ -141,8 +134,5 @@ def noise_wrn(pretrained: bool = False, num_classes: int = 0, in_chans: int = 3,
 
     Raise BenchError unless `in_chans` is 3, and for `pretrained`: no hub has the weights.
     """
-    if in_chans != 3:
-        raise BenchError(f"noise_wrn takes images of 3 channels, not of {in_chans}: repeat a grey channel.")
-    if pretrained:
-        raise BenchError("noise_wrn is on no hub. Get its weights: python -m bench weights get noise_wrn")
+    check_rgb("noise_wrn", pretrained, in_chans)
     return NoiseWRN(num_classes)

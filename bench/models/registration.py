@@ -49,6 +49,20 @@ def register_own(build: B) -> B:
     return cast(B, timm.models.register_model(make))
 
 
+def rgb_cfgs(name: str, side: int, *, num_classes: int = 0, crop_pct: float = 1.0, **more: Any) -> Any:
+    """Return timm's `default_cfgs` of a net called `name` for RGB images of `side` pixels."""
+    size = {"input_size": (3, side, side), "interpolation": "bilinear"}
+    return timm.models.generate_default_cfgs({name: {**size, "num_classes": num_classes, "crop_pct": crop_pct, **more}})
+
+
+def check_rgb(name: str, pretrained: bool, in_chans: int) -> None:
+    """Raise BenchError unless `in_chans` is 3, and for `pretrained`: no hub has the weights."""
+    if in_chans != 3:
+        raise BenchError(f"{name} takes images of 3 channels, not of {in_chans}: repeat a grey channel.")
+    if pretrained:
+        raise BenchError(f"{name} is on no hub. Get its weights: python -m bench weights get {name}")
+
+
 def check_model(name: str) -> None:
     """Raise :class:`UnknownNameError` if neither timm nor this project has a net called `name`."""
     register_all()
