@@ -151,11 +151,9 @@ def power(baseline: Scored, seed: int, draws: int = DRAWS) -> tuple[str, str]:
     # Epsilon allows more leakage for a group than for a record.
     records = {family: rows for family, rows in baseline.items() if family != Family.DUPLICATED.value}
     strict = 1 - 2 * POWER_ERROR / len(records)  # the interval is two-sided, but only one side counts
-    areas = {
-        name: membership_metrics(*rows, (), seed, draws, confidence=strict)["auc"] for name, rows in records.items()
-    }
-    best = max(areas, key=lambda name: areas[name].value)
-    low = areas[best].low
+    auc = {name: membership_metrics(*rows, (), seed, draws, confidence=strict)["auc"] for name, rows in records.items()}
+    best = max(auc, key=lambda name: auc[name].value)
+    low = auc[best].low
     assert low is not None
     return best, f"without privacy the AUC may be as low as {low:.3f}, no better than chance" if low <= 0.5 else ""
 
@@ -233,21 +231,14 @@ def signals_of(
     inside = np.stack([candidates.inside(s) for s in shadow_runs])
     images, labels = material.test_images[:POPULATION], material.test_labels[:POPULATION].numpy()
     population = np.stack([logits_of(s.released, images[None], device)[0] for s in shadow_runs])
-    others = [
-        np.array([k for k in range(len(shadow_runs)) if k != target], dtype=int) for target in range(len(shadow_runs))
-    ]
     return [
         Signals(
-            labels=candidates.labels,
-            target=logits[target],
-            references=logits[rest],
-            inside=inside[rest],
-            population_labels=labels,
-            population_target=population[target],
-            population_references=population[rest],
+            labels=candidates.labels, target=logits[target], references=np.delete(logits, target, 0),
+            inside=np.delete(inside, target, 0), population_labels=labels, population_target=population[target],
+            population_references=np.delete(population, target, 0),
         )
-        for target, rest in enumerate(others)
-    ]
+        for target in range(len(shadow_runs))
+    ]  # fmt: skip
 
 
 def draw_membership(cell: Cell, material: Materialised, seed: int) -> tuple[Canaries, Candidates]:

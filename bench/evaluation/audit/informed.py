@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -181,31 +182,27 @@ def informed_attack(
     place = MethodPlace.of(method)
     tests = 2 * len(plan.candidates)
     confidence, share = corrected(plan.confidence, tests), 60 * plan.minutes / tests
-    crew = Crew(plan.workers, apart=place is not None)
-    try:
-        with progress.stage("candidates", tests) as stage:
-            for count in plan.candidates:
+    with closing(Crew(plan.workers, apart=place is not None)) as crew, progress.stage("candidates", tests) as stage:
+        for count in plan.candidates:
+            try:
+                pairs = candidate_pairs(method, config, facts, plan.delta, count)
+            except BenchError as error:
+                note(f"{count} candidates: {error}")
+                stage.advance(2)
+                continue
+            game, bound = Game(place or method, tuple(pairs)), reconstruction(plan.events, 1 / count)
+            for attack, instrument in ((_by_transcript, Instrument.TRANSCRIPT), (_by_release, Instrument.RELEASE)):
+                until = time.monotonic() + share
                 try:
-                    pairs = candidate_pairs(method, config, facts, plan.delta, count)
+                    hits, silent = attack(game, crew, until, plan.power)
                 except BenchError as error:
-                    note(f"{count} candidates: {error}")
-                    stage.advance(2)
-                    continue
-                game, bound = Game(place or method, tuple(pairs)), reconstruction(plan.events, 1 / count)
-                for attack, instrument in ((_by_transcript, Instrument.TRANSCRIPT), (_by_release, Instrument.RELEASE)):
-                    until = time.monotonic() + share
-                    try:
-                        hits, silent = attack(game, crew, until, plan.power)
-                    except BenchError as error:
-                        note(f"{count} candidates by {instrument}: {error}")
+                    note(f"{count} candidates by {instrument}: {error}")
+                else:
+                    if hits:
+                        results.append(found(instrument, count, hits, bound, confidence, silent))
                     else:
-                        if hits:
-                            results.append(found(instrument, count, hits, bound, confidence, silent))
-                        else:
-                            note(f"{count} candidates by {instrument}: no run ended in {share:.0f} seconds")
-                    stage.advance()
-    finally:
-        crew.close()
+                        note(f"{count} candidates by {instrument}: no run ended in {share:.0f} seconds")
+                stage.advance()
     return results
 
 

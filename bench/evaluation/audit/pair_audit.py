@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -140,10 +141,9 @@ def audit_pairs(
     # Fastest pairs first, so that a short audit tries most of them.
     pairs = sorted(worst_pairs(method, config, facts, plan.delta), key=lambda pair: len(pair.first))
     place = MethodPlace.of(method)
-    crew = Crew(plan.workers, apart=place is not None)
-    bench = _Bench(plan, crew, cache, progress, place or method, _named(method))
     begin = time.monotonic()
-    try:
+    with closing(Crew(plan.workers, apart=place is not None)) as crew:
+        bench = _Bench(plan, crew, cache, progress, place or method, _named(method))
         bench.until = begin + 60 * plan.minutes * 0.4
         with progress.stage("transcripts", 1):
             by_transcript, order, bypassed = _by_transcript(bench, pairs)
@@ -154,8 +154,6 @@ def audit_pairs(
             bypassed = bypassed or difference
         with progress.stage("releases", 1):
             by_release = _by_release(bench, order)
-    finally:
-        crew.close()
     bounds = [bound for bound in (by_release, by_transcript, at_full_size) if bound is not None]
     audited = [pair for pair in order if pair.name in {bound.pair for bound in bounds}] or order[:1]
     reduced = dict.fromkeys(change for pair in audited for change in pair.reduced)
@@ -187,18 +185,16 @@ def _at_full_size(
     depends = {"pair": bench.depends(pair), "delta": plan.delta, "seed": plan.seed}
     kept = bench.cache.find("pair-full-size", depends)
     call = partial(transcript, Runs(bench.place, pair, plan.seed, bench.cache.silent()), False, 1.0, plan.delta)
-    crew = Crew(1, apart=isinstance(bench.place, MethodPlace))  # terminated if a run takes too long
+    crew = closing(Crew(1, apart=isinstance(bench.place, MethodPlace)))  # terminated if a run takes too long
     try:
-        with bench.progress.stage("a pair of runs at full size", 1, seconds):
-            found = crew.once(call, seconds) if kept is None else Transcript.from_arrays(kept)
+        with crew as one, bench.progress.stage("a pair of runs at full size", 1, seconds):
+            found = one.once(call, seconds) if kept is None else Transcript.from_arrays(kept)
     except TimeoutError:
         note(f"{NO_FULL_SIZE}: it took more than the {seconds:.0f} seconds that --minutes gives it")
         return None, ""
     except BenchError as error:
         note(f"{NO_FULL_SIZE}: {error}")
         return None, ""
-    finally:
-        crew.close()
     if kept is None:
         bench.cache.put("pair-full-size", depends, found.as_arrays())
     if not found.calls or found.difference:
