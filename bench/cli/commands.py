@@ -84,9 +84,7 @@ class Command(TyperCommand):
             options = [name.removeprefix("--") for p in self.params for name in p.opts if name.startswith("--")]
             # Compare without dashes, which make all options look similar.
             near = nearest_names(option.lstrip("-"), [*options, "help"], 1, cutoff=0.6)
-            return (
-                f"there is no option {option}. Did you mean --{near[0]}?" if near else f"there is no option {option}."
-            )
+            return f"there is no option {option}." + (f" Did you mean --{near[0]}?" if near else "")
         if not extra:
             return ""
         from bench.data.datasets import DATASETS

@@ -75,9 +75,8 @@ def seeded_with(seed: int, device: torch.device | str = "cpu") -> Iterator[None]
     generators = [torch.default_generator]
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]  # fills default_generators
-        generators.append(
-            torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-        )
+        current = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[current])
     states = [generator.get_state() for generator in generators]
     for one in generators:
         one.manual_seed(seed)

@@ -58,9 +58,7 @@ class DriveRoute(HandRoute):
             progress(f"downloading {name}", 0, None)
             try:
                 torchvision.datasets.utils.download_file_from_google_drive(file_id, str(into), name, md5)
-            except (
-                Exception
-            ) as error:  # gdown and requests raise their own exception types for quota and network errors
+            except Exception as error:  # gdown and requests have their own types for quota and network errors
                 raise RouteError(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:160]}") from error
 
 

@@ -141,9 +141,7 @@ def expand(
             planned = []
             targets: Sequence[float | None] = grid.epsilons if method.private else (None,)
             for epsilon in targets:
-                planned.append(
-                    _calibrated(method, config, reduced, overrides, meant, epsilon, grid, calibrations, tuning)
-                )
+                planned += [_calibrated(method, config, reduced, overrides, meant, epsilon, grid, calibrations, tuning)]
                 advance(len(grid.epsilons) // len(targets))
             meanings = [_meaning(cell) for cell in planned]
             cells.extend(

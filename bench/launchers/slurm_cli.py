@@ -59,9 +59,7 @@ def command(*words: str) -> str:
             "--launcher local, which runs --jobs N processes here; Debian and Ubuntu have Slurm as slurm-wlm."
         )
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=60, check=True, env=undisturbed(os.environ)
-        )
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, env=undisturbed(os.environ))
     except subprocess.TimeoutExpired as error:
         raise NoSlurmError(f"Slurm did not answer `{' '.join(words)}` within a minute. Try again later.") from error
     except subprocess.CalledProcessError as error:
@@ -70,7 +68,7 @@ def command(*words: str) -> str:
             f"Slurm refused `{' '.join(words)}`: {said.rstrip('.')}. `sinfo` must answer here, as on a login node of "
             "the cluster; --launcher local runs --jobs N processes on this machine instead."
         ) from error
-    return done.stdout
+    return ran.stdout
 
 
 def partitions() -> list[Partition]:

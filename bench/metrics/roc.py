@@ -147,9 +147,7 @@ def _figures(weights: Floats, truth: NDArray[np.bool_], ends: NDArray[np.intp], 
     for rate in fprs:
         place = rate * (nonmembers + 1)
         rank = np.floor(place + 1e-9)
-        below, above = (
-            np.take_along_axis(tpr, (false < r).sum(axis=1, keepdims=True), axis=1) for r in (rank, rank + 1)
-        )
+        below, above = (np.take_along_axis(tpr, (false < r).sum(1, keepdims=True), 1) for r in (rank, rank + 1))
         columns.append((below + np.maximum(place - rank, 0) * (above - below))[:, 0])
     return np.where(usable, np.stack(columns, axis=1), np.nan)
 

@@ -38,6 +38,5 @@ def composition(records: Sequence[Record]) -> Described:
     """Return the joint charges of the ledgers of `records`, from :func:`released_together`, for replace neighbours."""
     costs = [record.privacy for record in records if record.privacy is not None]
     events = [event.replaced() for privacy in costs for event in restored(privacy.events)]
-    return Described(
-        events, f"{counted(len(records), 'student')} of {records[0].dataset} together, for one replaced unit"
-    )
+    what = f"{counted(len(records), 'student')} of {records[0].dataset} together, for one replaced unit"
+    return Described(events, what)

@@ -198,15 +198,14 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile the net with torch's compiler")
     parser.add_argument("--pretrained", type=Path, help="weights that stay, so that only their whitening is fitted")
     given = parser.parse_args()
+    device = torch.device(given.device)
     if given.pretrained:
         net = NoiseWRN()
         net.load_state_dict(unpacked(read_state(given.pretrained)), strict=False)
-        finish(net, given.into, torch.device(given.device), given.seed + 1)
+        finish(net, given.into, device, given.seed + 1)
         return
     torch.backends.cudnn.benchmark = True
-    pretrain(
-        given.into, 60 * given.minutes, given.images, given.batch, torch.device(given.device), given.seed, given.compile
-    )
+    pretrain(given.into, 60 * given.minutes, given.images, given.batch, device, given.seed, given.compile)
 
 
 if __name__ == "__main__":

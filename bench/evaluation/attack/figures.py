@@ -141,12 +141,10 @@ def roc_figure(
     axes.set_yscale("log")
     grid = np.geomspace(least, 1, 400)
     if math.isfinite(epsilon):
-        limit = allowed_tpr(grid, epsilon, delta)
+        limit = np.maximum(allowed_tpr(grid, epsilon, delta), least)
         label = f"most that ε = {epsilon:.4g}, δ = {delta:.0e} allows"
-        axes.plot(grid, np.maximum(limit, least), color="black", linewidth=1.4, label=label)
-        axes.fill_between(
-            grid, np.maximum(limit, least), 1.0, color="#e5e7eb", linewidth=0, label="ruled out by the proof"
-        )
+        axes.plot(grid, limit, color="black", linewidth=1.4, label=label)
+        axes.fill_between(grid, limit, 1.0, color="#e5e7eb", linewidth=0, label="ruled out by the proof")
     for place, (name, (false, true)) in enumerate(curves.items()):
         x, y = np.asarray(false, dtype=np.float64), np.asarray(true, dtype=np.float64)
         if x.shape != y.shape or x.ndim != 1 or len(x) == 0 or min(x.min(), y.min()) < 0 or max(x.max(), y.max()) > 1:

@@ -63,16 +63,13 @@ def tune(cell: Cell, attack: InversionAttack, data: AttackData, place: Workplace
     material = dataclasses.replace(
         rehearsal, private=private, public=data.material.public, public_labels=data.material.public_labels
     )
-    students = [
-        train_shadow_student(cell, material, index, place.options.seed, theirs) for index in range(SHADOW_STUDENTS)
-    ]
+    seed = place.options.seed
+    students = [train_shadow_student(cell, material, index, seed, theirs) for index in range(SHADOW_STUDENTS)]
     scores: list[float] = []
     with context.progress.stage(f"{attack.name}: settings on shadow students", len(tried)) as stage:
         for values in tried:
             trial = type(attack)(dataclasses.replace(attack.config, **values), attack.facts)
-            found = [
-                _named(trial, student, rehearsal, committee, place.options.seed, theirs) for student, _ in students
-            ]
+            found = [_named(trial, student, rehearsal, committee, seed, theirs) for student, _ in students]
             scores.append(sum(found) / len(found))
             stage.advance()
     best = max(range(len(tried)), key=scores.__getitem__)

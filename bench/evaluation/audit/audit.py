@@ -172,9 +172,8 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
                     shadow_run = train_shadow_run(cell, canaries, index, material, context, noiseless=noiseless)
                 shadow_runs[noiseless].append(shadow_run)
                 stage.advance()
-    channels = count_guesses(
-        shadow_runs[False], canaries, options, cell.delta, context, events_of(record, canaries.unit)
-    )
+    events = events_of(record, canaries.unit)
+    channels = count_guesses(shadow_runs[False], canaries, options, cell.delta, context, events)
     power = count_guesses(shadow_runs[True], canaries, options, cell.delta, context) if shadow_runs[True] else []
     if not cell.facts.disclosure.data_figures:
         context.note(PRIVATE_FIGURES)
@@ -280,9 +279,8 @@ def _many_runs(
     scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in shadow_runs])
     coins = np.array([bool(s.coins[0]) for s in shadow_runs])
     errors = many_run_errors(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
-    channel = many_bounded(
-        "student", options.family.value, errors, cell.delta, strict, events_of(record, canaries.unit)
-    )
+    events = events_of(record, canaries.unit)
+    channel = many_bounded("student", options.family.value, errors, cell.delta, strict, events)
     found = {**_result(method.unit, [channel], shadow_runs), "mechanisms": mechanisms_of(record, options, context)}
     return _like_the_record(found, record, cell)
 

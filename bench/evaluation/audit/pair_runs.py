@@ -123,9 +123,8 @@ def trained(
     streams.seed_globals()
     context = Context(torch.device("cpu"), streams, _cache(caches, pair, side, seed, known), Progress(), cell=cell)
     with no_exit(method.name):
-        return method(method.Config(**pair.config), private.facts).train_checked(
-            private, pair.material.public, ledger, context
-        )
+        run = method(method.Config(**pair.config), private.facts)
+        return run.train_checked(private, pair.material.public, ledger, context)
 
 
 def _probes(pair: WorstPair) -> torch.Tensor:

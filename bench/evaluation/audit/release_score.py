@@ -51,9 +51,8 @@ def of_parts(parts: Mapping[str, torch.Tensor], classes: int) -> dict[str, torch
         each = [rows.mean(1), rows.std(1, correction=0)]
         found[name] = torch.cat([rows.mean(0), *(part.quantile(torch.linspace(0, 1, 17)) for part in each)])
         # Few numbers, so that a short pilot finds a direction.
-        found[f"moments of {name}"] = torch.stack(
-            [rows.mean(), rows.std(correction=0), *(part.mean() for part in each)]
-        )
+        moments = [rows.mean(), rows.std(correction=0), *(part.mean() for part in each)]
+        found[f"moments of {name}"] = torch.stack(moments)
     return found
 
 
