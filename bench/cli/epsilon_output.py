@@ -103,15 +103,12 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
         f"{title}, delta {delta:g}",
         ("accountant", "epsilon", "sound", "data-dependent", "releasable", "order"),
         [
-            (
-                row.name,
-                _epsilon(row.epsilon, ROUND_CEILING if row.sound else ROUND_HALF_EVEN),
-                *("yes" if yes else "no" for yes in (row.sound, row.data_dependent, row.releasable)),
-                "" if row.order is None else f"{row.order:.6g}",
-            )
+            (row.name, _epsilon(row.epsilon, ROUND_CEILING if row.sound else ROUND_HALF_EVEN),
+             *("yes" if yes else "no" for yes in (row.sound, row.data_dependent, row.releasable)),
+             "" if row.order is None else f"{row.order:.6g}")
             for row in rows
         ],
-    )
+    )  # fmt: skip
     if (best := min((r for r in rows if r.sound and r.releasable), key=lambda r: r.epsilon, default=None)) is not None:
         of = " (add-remove)" if "replace_one" in known else ""
         echo(f"proven epsilon{of}: {_epsilon(best.epsilon)}, by {best.name}")

@@ -68,15 +68,10 @@ def listings(what: str) -> list[Listing]:
 
         sets = (DATASETS[name] for name in sorted(DATASETS))
         rows = [
-            (
-                s.name,
-                str(s.classes),
-                "x".join(map(str, s.shape)),
-                str(s.train_records or "?"),
-                s.revision or "not pinned",
-            )
+            (s.name, str(s.classes), "x".join(map(str, s.shape)), str(s.train_records or "?"),
+             s.revision or "not pinned")
             for s in sets
-        ]
+        ]  # fmt: skip
         columns = ("name", "classes", "shape", "records", "revision")
         return [("data sets", columns, rows, ["`bench data list` shows more."])]
     if what == "models":

@@ -132,16 +132,12 @@ def as_dict(config: DataclassInstance) -> dict[str, Any]:
         field.name: list(value) if isinstance(value, tuple) else value
         for field in dataclasses.fields(config)
         for value in [values[field.name]]
-        if not _silent(field, getattr(config, field.name))
+        if not (field.metadata.get("later") and getattr(config, field.name) == field.default)
     }
 
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float | None) or (isinstance(value, tuple) and all(map(_is_plain, value)))
-
-
-def _silent(field: dataclasses.Field[Any], value: Any) -> bool:
-    return bool(field.metadata.get("later")) and value == field.default
 
 
 @functools.lru_cache(maxsize=512)  # building one takes milliseconds, and a board has thousands of records

@@ -176,16 +176,13 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     if about is not None and (records := loaded.labelled) is not None:
         pair = torch.from_numpy(records.images(slice(None))), torch.from_numpy(np.array(records.labels))
         labelled = LabelledSource(*pair, about.name, about.overlap)
+    tests = len(split.public) + len(split.test) == len(loaded.test)
     return Materialised(
         private=PrivateData(images(split.private), torch.from_numpy(labels[split.private]), known),
-        public=PublicData(images(split.public), source, labelled),
-        public_labels=torch.from_numpy(labels[split.public]),
-        test_images=images(split.test),
-        test_labels=torch.from_numpy(labels[split.test]),
-        public_from_test=len(split.public) > 0
-        and min(split.public) >= len(loaded.train)
-        and len(split.public) + len(split.test) == len(loaded.test),
-    )
+        public=PublicData(images(split.public), source, labelled), public_labels=torch.from_numpy(labels[split.public]),
+        test_images=images(split.test), test_labels=torch.from_numpy(labels[split.test]),
+        public_from_test=len(split.public) > 0 and min(split.public) >= len(loaded.train) and tests,
+    )  # fmt: skip
 
 
 def map_images(loaded: Loaded, progress: Progress = silent) -> Loaded:

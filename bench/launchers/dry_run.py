@@ -102,16 +102,13 @@ def forecast(
     rows = [
         {
             **_planned(unit.cell, state[unit.cell.key], risk),
-            "key": unit.key,
-            "title": unit.title,
-            "after": [title_of[key] for key in unit.after],
-            "seconds": known.seconds if known else None,
-            "basis": known.basis if known else "",
+            "key": unit.key, "title": unit.title, "after": [title_of[key] for key in unit.after],
+            "seconds": known.seconds if known else None, "basis": known.basis if known else "",
             "job": job_of.get(unit.key),
         }
         for unit in units
         for known in [times[unit.key]]
-    ]
+    ]  # fmt: skip
     rows += [
         {**_planned(cell, state[cell.key], risk), "after": [], "seconds": None, "basis": "", "job": None}
         for cell in cells

@@ -88,30 +88,12 @@ def _front(record: Record, privacy: Privacy, accuracy: float, facts: CardFacts) 
     if _private(record, privacy):
         tags.insert(0, "differential-privacy")
     task = "text-classification" if facts.text else "image-classification"
+    data = {"name": record.dataset, "type": record.dataset, "revision": record.dataset_revision}
+    result = {"task": {"type": task}, "dataset": data, "metrics": [{"type": "accuracy", "value": accuracy}]}
     told: dict[str, Any] = {
-        "library_name": "timm",
-        "pipeline_tag": task,
-        "tags": tags,
-        "datasets": [record.dataset],
-        "license": "other",
-        "license_name": "see-the-licence-of-the-data",
-        "model-index": [
-            {
-                "name": record.key,
-                "results": [
-                    {
-                        "task": {"type": task},
-                        "dataset": {
-                            "name": record.dataset,
-                            "type": record.dataset,
-                            "revision": record.dataset_revision,
-                        },
-                        "metrics": [{"type": "accuracy", "value": accuracy}],
-                    }
-                ],
-            }
-        ],
-    }
+        "library_name": "timm", "pipeline_tag": task, "tags": tags, "datasets": [record.dataset], "license": "other",
+        "license_name": "see-the-licence-of-the-data", "model-index": [{"name": record.key, "results": [result]}],
+    }  # fmt: skip
     return f"---\n{yaml.safe_dump(told, sort_keys=False, allow_unicode=False, width=10_000)}---"
 
 

@@ -229,15 +229,11 @@ def _epsilon_tables(privacy: Privacy) -> list[Table]:
     if privacy.accountants or privacy.withheld:
         columns = ("accountant", "epsilon", "sound", "data-dependent", "releasable", "order", "note")
         rows = tuple(
-            (
-                a.name,
-                epsilon_text(a.epsilon, "up" if a.sound else "nearest"),
-                *("yes" if flag else "no" for flag in (a.sound, a.data_dependent, a.releasable)),
-                "–" if a.order is None else f"{a.order:.6g}",
-                a.note,
-            )
+            (a.name, epsilon_text(a.epsilon, "up" if a.sound else "nearest"),
+             *("yes" if flag else "no" for flag in (a.sound, a.data_dependent, a.releasable)),
+             "–" if a.order is None else f"{a.order:.6g}", a.note)
             for a in privacy.accountants
-        )
+        )  # fmt: skip
         tables.append(Table("The ledger's cost by accountant", columns, rows, privacy.withheld))
     return tables
 
@@ -270,13 +266,10 @@ def ledger_table(privacy: Privacy) -> Table:
 @lru_cache(maxsize=64)  # the seeds of a row often have equal events
 def _ledger_table(events: str) -> Table:
     rows = tuple(
-        (
-            f"{event.get('times', 1):,} ×",
-            str(event.get("kind", "")),
-            words({k: v for k, v in event.items() if k not in ("kind", "times")}),
-        )
+        (f"{event.get('times', 1):,} ×", str(event.get("kind", "")),
+         words({k: v for k, v in event.items() if k not in ("kind", "times")}))
         for event in json.loads(events)
-    )
+    )  # fmt: skip
     note = "" if rows else "The ledger has no event."
     return Table("Mechanisms, in the order of their first use", ("times", "mechanism", "parameters"), rows, note)
 

@@ -327,8 +327,7 @@ def make_optimizer(model: nn.Module, settings: FitSettings) -> torch.optim.Optim
 
 def dense_weights(model: nn.Module) -> list[Tensor]:
     """Return the weights that the published PATE code decays: all linear layers' but the last one's."""
-    linear = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear)]
-    return linear[:-1]
+    return [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear)][:-1]
 
 
 def _place(model: nn.Module, device: torch.device, layout: torch.memory_format) -> nn.Module:

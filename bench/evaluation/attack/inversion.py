@@ -104,14 +104,9 @@ def inversion(
         # Figures are shared, but reconstructions from non-private nets are as sensitive as the records.
         names, shown = tuple(f"class {i}" for i in range(facts.classes)), [Role.STUDENT, Role.PRIOR]
         context.note(PRIVATE_FIGURES)
-    draw(
-        place.run_dir.path / picture,
-        {role: made[role][0] for role in shown},
-        scored,
-        (data.members, data.nonmembers) if facts.disclosure.pictures else None,
-        names,
-        title=f"{attack.name} on {record.key}",
-    )
+    references = (data.members, data.nonmembers) if facts.disclosure.pictures else None
+    drawn = {role: made[role][0] for role in shown}
+    draw(place.run_dir.path / picture, drawn, scored, references, names, title=f"{attack.name} on {record.key}")
     nonprivate, prior = (targets[role].metrics["committee top-1"] for role in (Role.NON_PRIVATE, Role.PRIOR))
     return {
         "targets": targets,

@@ -54,8 +54,9 @@ def tune(cell: Cell, attack: InversionAttack, data: AttackData, place: Workplace
             f"--tune trains shadow students on other people or classes, as many as {cell.facts.dataset} has, but no "
             "such data set is known. Name one with --auxiliary (for att-faces-a: att-faces-b), or leave out --tune."
         )
-    theirs = dataclasses.replace(context, cache=context.cache.child(rehearsal=_digest(rehearsal)))
     people = (rehearsal.private.images, rehearsal.private.labels)
+    digest = content_digest(*people, rehearsal.test_images)
+    theirs = dataclasses.replace(context, cache=context.cache.child(rehearsal=digest))
     committee = committee_on(
         (rehearsal.test_images, rehearsal.test_labels), people, cell.facts, theirs, private=people[0], tiny=data.tiny
     )
@@ -126,7 +127,3 @@ def _named(
         sure += float((verdict.probabilities.gather(1, meant[:, None]).squeeze(1) * reached).sum())
         count += len(meant)
     return (right + sure / 1_000) / count
-
-
-def _digest(material: Materialised) -> str:
-    return content_digest(material.private.images, material.private.labels, material.test_images)

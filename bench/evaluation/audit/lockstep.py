@@ -208,7 +208,8 @@ def in_lockstep(
     if not found.difference and errors:  # stopping diverged runs also raises errors
         collapsed = [error for error in errors if isinstance(error, CollapsedError)]
         alike = len(collapsed) == 2 or (str(errors[0]) == str(errors[-1]) and isinstance(errors[0], BenchError))
-        if len(collapsed) == 2 and not _equal(*(error.images for error in collapsed)):  # a failed row shows the images
+        # A failed row shows the images.
+        if len(collapsed) == 2 and not torch.equal(*(error.images.nan_to_num() for error in collapsed)):
             found.difference = "generated images differ though every answer of the ledger is the same"
         if len(errors) == 2 and alike and (found.calls or collapsed):  # neither run could train a student
             return found, None, None
@@ -218,10 +219,6 @@ def in_lockstep(
     if found.difference:
         return found, None, None
     return found, sides[0].result, sides[1].result
-
-
-def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return torch.equal(first.nan_to_num(), second.nan_to_num())
 
 
 def _global_states() -> tuple[Any, Any, Any]:
