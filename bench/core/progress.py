@@ -123,9 +123,8 @@ def _column_widths(rows: Sequence[Sequence[str]], width: int, folded: bool) -> l
 
 def print_fields(head: str, fields: Iterable[tuple[str, str]] = ()) -> None:
     """Print `head`, and below it a line "name: value" for each non-empty field, folded between words."""
-    fold = textwrap.TextWrapper(
-        make_console().width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
+    width = make_console().width
+    fold = textwrap.TextWrapper(width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     for line in [head, *(f"  {name}: {value}" for name, value in fields if value not in ("", "–"))]:
         echo(fold.fill(line))
 

@@ -35,11 +35,8 @@ def plugin_of(member: type) -> Plugin | None:
     digest = hashlib.sha256()
     for source, data in sorted(sources.items()):
         digest.update(f"{source.relative_to(root).as_posix()} {hashlib.sha256(data).hexdigest()}\n".encode())
-    return Plugin(
-        distribution="" if distribution is None else distribution.name,
-        version="" if distribution is None else distribution.version,
-        source_sha256=digest.hexdigest(),
-    )
+    name, version = ("", "") if distribution is None else (distribution.name, distribution.version)
+    return Plugin(distribution=name, version=version, source_sha256=digest.hexdigest())
 
 
 def sources_of(member: type) -> dict[Path, bytes]:

@@ -53,10 +53,8 @@ def run_commands(
         )
     if settings.launcher == "slurm":
         slurm_cli.check([settings.of("")], run_dir.path)
-    launch = begin(
-        run_dir, settings.launcher, (), Options(retries=10 if settings.retries is None else settings.retries),
-        tasks=tasks,
-    )  # fmt: skip
+    options = Options(retries=10 if settings.retries is None else settings.retries)
+    launch = begin(run_dir, settings.launcher, (), options, tasks=tasks)
     with stopping_signals(), progress.stage("commands", len(commands)) as stage:
         if settings.launcher == "slurm":
             return launch.folder, _by_slurm(launch, commands, run_dir, settings, progress, stage)

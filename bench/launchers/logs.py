@@ -124,6 +124,5 @@ class Attempts:
 
 def _names(launch: Launch) -> dict[str, str]:
     """Return for each key of a launch the name of its attempts."""
-    return {entry.key: entry.key for entry in launch.entries} | {
-        task.key: task.command or task.key for task in launch.tasks
-    }
+    commands = {task.key: task.command or task.key for task in launch.tasks}
+    return {entry.key: entry.key for entry in launch.entries} | commands

@@ -110,9 +110,8 @@ def cut(net: nn.Module, block: str) -> tuple[nn.Module, nn.Module]:
     """
     models: Any = timm.models
     features = models._features_fx
-    tracer = NodePathTracer(
-        leaf_modules=features.get_notrace_modules(), autowrap_functions=features.get_notrace_functions()
-    )
+    modules, functions = features.get_notrace_modules(), features.get_notrace_functions()
+    tracer = NodePathTracer(leaf_modules=modules, autowrap_functions=functions)
     _, *others = inspect.signature(net.forward).parameters.values()
     try:
         graph = tracer.trace(net.eval(), {option.name: option.default for option in others})

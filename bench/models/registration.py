@@ -67,9 +67,8 @@ def check_model(name: str) -> None:
     """Raise :class:`UnknownNameError` if neither timm nor this project has a net called `name`."""
     register_all()
     if not timm.is_model(name):
-        raise UnknownNameError(
-            "model", name, timm.list_models(), "Any timm model is accepted; `bench ls models` lists ours."
-        )
+        hint = "Any timm model is accepted; `bench ls models` lists ours."
+        raise UnknownNameError("model", name, timm.list_models(), hint)
 
 
 def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> dict[str, Any]:

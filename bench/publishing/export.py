@@ -77,24 +77,18 @@ def config_of(released: Released, spec: DatasetSpec | None) -> dict[str, Any]:
     options, student = released.student_options, released.student
     known = dict(getattr(student, "default_cfg", None) or getattr(student, "pretrained_cfg", None) or {})
     channels, height, width = _shape(released, spec)
+    # Mean 0 and deviation 1, because students take values in [0, 1] and normalise in a layer of their own.
     pretrained = {
-        "input_size": [channels, height, width],
-        "fixed_input_size": "img_size" in options,
-        "num_classes": options["num_classes"],
-        "mean": [0.0] * channels,  # Students take values in [0, 1] and normalise in a layer of their own.
-        "std": [1.0] * channels,
-        "interpolation": "bilinear",
-        "crop_pct": 1.0,
-        "custom_load": False,
+        "input_size": [channels, height, width], "fixed_input_size": "img_size" in options,
+        "num_classes": options["num_classes"], "mean": [0.0] * channels, "std": [1.0] * channels,
+        "interpolation": "bilinear", "crop_pct": 1.0, "custom_load": False,
         **{name: known[name] for name in ("first_conv", "classifier") if known.get(name)},
-    }
+    }  # fmt: skip
     config: dict[str, Any] = {
-        "architecture": released.student_name,
-        "num_classes": options["num_classes"],
-        "num_features": int(getattr(student, "num_features", 0)) or None,
-        "pretrained_cfg": pretrained,
+        "architecture": released.student_name, "num_classes": options["num_classes"],
+        "num_features": int(getattr(student, "num_features", 0)) or None, "pretrained_cfg": pretrained,
         "model_args": options,
-    }
+    }  # fmt: skip
     if spec is not None and len(spec.class_names) == options["num_classes"]:
         config["label_names"] = list(spec.class_names)
     return config

@@ -198,20 +198,16 @@ class _Work:
             return Fate.ADDED, ""
         if content_of(record) == content_of(there):
             same = record.provenance.started == there.provenance.started
-            return (
-                Fate.SKIPPED,
-                "it is already there" if same else "the same cell with the same result: the published one is kept",
-            )
+            other = "the same cell with the same result: the published one is kept"
+            return Fate.SKIPPED, "it is already there" if same else other
         if same_run(record, there):
             return Fate.SKIPPED, "only another version's accounting differs: the published one is kept"
         if self._replace:
             return Fate.REPLACED, "its content differs from the published one"
         elsewhere = [p.model_dump(include=set(MACHINE)) for p in (record.provenance, there.provenance)]
         if elsewhere[0] != elsewhere[1]:
-            return (
-                Fate.SKIPPED,
-                "the same cell from another machine: the published one is kept (--replace takes this one)",
-            )
+            why = "the same cell from another machine: the published one is kept (--replace takes this one)"
+            return Fate.SKIPPED, why
         if record.noise_salt != there.noise_salt or record.noise is NoiseKind.SECURE:
             return Fate.SKIPPED, "the same cell with other noise: the published one is kept (--replace takes this one)"
         parts = ", ".join(name for name, value in content_of(record).items() if value != content_of(there)[name])

@@ -63,11 +63,9 @@ def command_for(
     proven = spec.basis is not Basis.CLAIMED
     words += grid_words(
         basis=spec.basis if proven and tuning is None else None,
-        adjacency=spec.adjacency if proven and own is Adjacency.ADD_REMOVE else None,
-        preset=spec.preset,
-        delta=None if spec.delta == default_delta(private_records) else spec.delta,
-        noise=spec.noise,
-    )
+        adjacency=spec.adjacency if proven and own is Adjacency.ADD_REMOVE else None, preset=spec.preset,
+        delta=None if spec.delta == default_delta(private_records) else spec.delta, noise=spec.noise,
+    )  # fmt: skip
     if noise_salt and tuning is None:
         words += ["--noise-salt", noise_salt]
     words += grid_words(precision=spec.precision)

@@ -44,11 +44,8 @@ class Context:
         """Return the checkpoint of stage `kind`; `depends` is as in `Cache.get`, without data set, seed and device."""
         from bench.storage.checkpoint import Checkpoint
 
-        return Checkpoint(
-            self.cache,
-            kind,
-            {"depends": dict(depends), "seed": [self.streams.seed, self.streams.prefix], "device": self.device.type},
-        )
+        seed = [self.streams.seed, self.streams.prefix]
+        return Checkpoint(self.cache, kind, {"depends": dict(depends), "seed": seed, "device": self.device.type})
 
     @contextlib.contextmanager
     def stage(

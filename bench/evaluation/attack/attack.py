@@ -72,10 +72,8 @@ def _tiny(kind: type[Attack], options: AttackOptions) -> tuple[str, ...]:
     """Return the tiny preset's changes to the records and evaluators of an inversion attack."""
     if options.preset is not Preset.TINY or kind.goal != "inversion":
         return ()
-    return (
-        f"records of a class in each role: all -> {TINY_RECORDS}",
-        "training steps of the evaluators: all -> a tenth",
-    )
+    records = f"records of a class in each role: all -> {TINY_RECORDS}"
+    return records, "training steps of the evaluators: all -> a tenth"
 
 
 def planned_key(record: Record, name: str, place: Workplace) -> str:
