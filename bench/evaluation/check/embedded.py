@@ -16,6 +16,7 @@ MOST = 400
 """Limit on numbers and on characters that are not language, in a source without other public data; ours have 230."""
 MOST_SET = 250  # limit on numbers and on characters of long texts in a method's settings; ours have 124
 WORD = 20  # the longest word, in characters
+DIGITS = 4  # significant digits of a number that counts 1
 TABLE = 20  # collections of more texts count in full
 SAID = 300  # words of a file's texts outside docstrings that do not count; ours have at most 282
 READERS = frozenset({
@@ -30,10 +31,11 @@ _CITED = re.compile(r"[(\[<]*(https?://|:\w+:`|`)")  # addresses and code names 
 def constants_of(method: type[Method]) -> tuple[int, str]:
     """Return how much data the constants of a method's source hold, and where most of it is, for a reviewer.
 
-    A number counts 1; a text counts the characters of words longer than :data:`WORD` and non-ASCII characters, or all
-    its characters in a collection of more than :data:`TABLE` texts. In docstrings, addresses and code names do not
-    count. Names count in full above twice :data:`WORD`. Texts outside docstrings count in full after the first
-    :data:`SAID` words of a file, as do docstrings and variable names in a file that uses one of :data:`READERS`.
+    A number counts 1 for each :data:`DIGITS` significant digits; a text counts the characters of words longer than
+    :data:`WORD` and non-ASCII characters, or all its characters in a collection of more than :data:`TABLE` texts. In
+    docstrings, addresses and code names do not count. Names with such a word, or of more than four times its length,
+    count in full. So do texts outside docstrings after the first :data:`SAID` words of a file, and docstrings and
+    variable names in a file that uses one of :data:`READERS`.
     """
     held = Counter[str]()
     for file, data in (sources_of(method) or _module(method)).items():
@@ -46,11 +48,13 @@ def constants_of(method: type[Method]) -> tuple[int, str]:
 
 
 def settings_size(value: object) -> int:
-    """Return how much data settings hold: 1 for a number, and all characters of a text above :data:`WORD`."""
+    """Return how much data settings hold: numbers by their digits, and all characters of a text above :data:`WORD`."""
     if isinstance(value, Mapping):
         return sum(map(settings_size, value.values()))
     if isinstance(value, list | tuple | set | frozenset):
         return sum(map(settings_size, value))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _digits(value)
     return len(str(value)) if len(str(value)) > WORD else 1
 
 
@@ -72,8 +76,8 @@ def _sizes(tree: ast.Module) -> Iterator[tuple[int, int]]:
                 continue
             long = _LONG.findall(text)
             yield node.lineno, sum(len(word) for word in long if not (id(node) in said and _CITED.match(word)))
-        elif isinstance(node, ast.Constant) and type(node.value) in (int, float, complex):
-            yield node.lineno, 1 + len(_LONG.findall(repr(node.value))) * len(repr(node.value))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, complex | float | int):
+            yield node.lineno, 0 if isinstance(node.value, bool) else _digits(node.value)
         elif isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
             entries = [*node.keys, *node.values] if isinstance(node, ast.Dict) else node.elts
             texts = [
@@ -82,8 +86,18 @@ def _sizes(tree: ast.Module) -> Iterator[tuple[int, int]]:
             yield node.lineno, sum(map(len, texts)) if len(texts) > TABLE else 0
         elif not isinstance(node, ast.Constant | ast.ImportFrom | ast.alias):
             names = [value for _, value in ast.iter_fields(node) if isinstance(value, str)]
-            counted = (name for name in names if len(name) > 2 * WORD or (reads and isinstance(node, ast.Name)))
+            counted = (name for name in names if _is_long(name) or (reads and isinstance(node, ast.Name)))
             yield getattr(node, "lineno", 1), sum(map(len, counted))
+
+
+def _is_long(name: str) -> bool:
+    return len(name) > 4 * WORD or max(map(len, name.split("_"))) > WORD
+
+
+def _digits(number: complex) -> int:
+    """Return how much data a number holds: 1 for up to :data:`DIGITS` significant digits, and for as many more."""
+    mantissa = repr(number).lower().partition("e")[0].replace(".", "").strip("(-0j)")
+    return max(1, -(-len(mantissa) // DIGITS))
 
 
 def _named(node: ast.AST) -> object:

@@ -43,7 +43,8 @@ RUN_FOLDER = re.compile(r"/runs-\w{8}/")
 HOOKS = 10**6
 """From this number on, a hook's number may encode more than its order."""
 HEAP_TYPE = 1 << 9  # Python's Py_TPFLAGS_HEAPTYPE
-PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+"""Types whose values hold no other object; a slice or a range may."""
 LIBRARIES = tuple(
     {os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     # Also other environments, for instance on PYTHONPATH: any folder into which packages were installed.
@@ -56,8 +57,8 @@ _TIMED = [
     part for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(part, types.CodeType)
 ]
 """torch's wrapper around an optimiser class's step, installed when the first instance is made."""
-OF_EVERY_NET = ("training", "_parameters", "_buffers", "_modules")
-"""Attributes of a layer that are traversed separately."""
+TABLES = ("_parameters", "_buffers", "_modules")
+"""Attributes of a layer whose entries are traversed separately."""
 _NAMED = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.ClassMethodDescriptorType, types.EllipsisType, types.NotImplementedType,
@@ -116,6 +117,8 @@ def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | by
             plain = value.detach().cpu().contiguous()
             yield f"{plain.dtype} {tuple(plain.shape)}"
             yield plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+            if value.is_leaf and value.grad is not None:
+                yield from _parts(value.grad, seen)
         elif isinstance(value, np.ndarray | np.generic):
             yield f"{value.dtype} {value.shape}"
             yield repr(value.tolist()) if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
@@ -277,8 +280,8 @@ def _of_net(net: torch.nn.Module) -> Iterator[tuple[str, Any]]:
         yield f"{path} {type(layer).__qualname__}", layer.training
         yield from (("class", kind) for kind in type(layer).__mro__ if not _is_known(kind))
         for name, held in vars(layer).items():
-            if name in OF_EVERY_NET:
-                continue
+            if name in TABLES and type(held) is dict:
+                held = list(held)
             yield f"{path}.{name}", _hooks(held) if "_hooks" in name else held
 
 

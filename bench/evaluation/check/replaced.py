@@ -10,9 +10,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-WATCHED = ("bench", "torch.nn", "torch.autograd", "torch.optim", "numpy.random")
+WATCHED = ("bench", "torch.nn", "torch.autograd", "torch.optim", "torch.func", "numpy.random", "opacus")
 ALONE = ("torch", "torch._tensor", "torch.random", "numpy")  # without submodules
-AT_CALLS = ("bench.privacy",)
+AT_CALLS = ("bench.privacy", "opacus")
 """Compared at each call of the ledger; the rest is compared after a run."""
 CODE = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
@@ -64,6 +64,9 @@ def _tables_of(module: str) -> Iterator[tuple[Mapping[Any, object], str, dict[An
             yield value, f"{name}[{{!r}}]", _code_in(value)
         elif issubclass(type(value), type) and value.__module__ == module:
             yield vars(value), f"{name}.{{}}", _code_in(vars(value))
+            for key, table in list(vars(value).items()):
+                if type(table) is dict:
+                    yield table, f"{name}.{key}[{{!r}}]", _code_in(table)
 
 
 def _code_in(held: Mapping[Any, object]) -> dict[Any, object]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import pickle
-import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -26,12 +26,14 @@ from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
 from bench.evaluation.check.fingerprint import public_arguments
 from bench.evaluation.check.inner_calls import Listener, Sample
-from bench.evaluation.check.probe import probed
+from bench.evaluation.check.known_batches import KnownBatch, Noting, compared_steps
 from bench.evaluation.check.replaced import AT_CALLS, Originals
 from bench.evaluation.check.sensitivity import NORMS, Given
 from bench.privacy.auditing.sampled_loss import all_updates, function_values
-from bench.privacy.dpsgd.dp_sgd import largest_pass
+from bench.privacy.dpsgd.dp_sgd import Batch, DPSGDRun
+from bench.privacy.dpsgd.example_gradients import Gradients
 from bench.privacy.events.base_event import Event
+from bench.privacy.events.batch_events import Training
 from bench.privacy.mechanisms.executors import Call, Executor
 from bench.privacy.mechanisms.noise import Noise
 from bench.storage.cache import canonical_json
@@ -52,8 +54,6 @@ ONLY_GIVEN = (
 )
 ROOM = 2**30
 """Bytes of mechanism inputs that a tape keeps; for later calls it keeps only the answers."""
-PROBES = 3
-"""Number of DP-SGD steps, besides the first, before which net and loss are probed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,7 @@ class Taped:
     charged: str
     answers: list[NDArray[Any] | OnDisk]
     public: dict[str, str]  # fingerprints of the public arguments
-    probes: dict[int, str]  # by DP-SGD step: fingerprints of net and loss on random records and on `shown`
-    shown: tuple[torch.Tensor, ...] = ()  # images and labels of some records of the recorded run
+    batches: dict[int, KnownBatch]  # of some steps of DP-SGD
     samples: tuple[Sample, ...] = ()  # for a mechanism's function
     beyond: bool = False  # whether the input was left out because earlier ones took all room
 
@@ -132,11 +131,12 @@ class Recording(Executor):
         """Where a replayed run diverged from the tape."""
         self._around = around
         self._steps: list[NDArray[Any] | OnDisk] = []  # steps of the current DP-SGD
-        self._probes: dict[int, str] = {}
+        self._batches: dict[int, KnownBatch] = {}
+        self._compared: Container[int] = ()  # steps of the current DP-SGD
+        self._noted: KnownBatch | None = None  # the batch of the current step, if it is compared
         self._hooks: list[RemovableHandle] = []
         self._asked: Call | None = None  # the call as the method made it
         self._public: dict[str, str] = {}
-        self._shown: tuple[torch.Tensor, ...] = ()
         self._answering = False
         self._listener: Listener | None = None
 
@@ -150,23 +150,17 @@ class Recording(Executor):
         if self._originals is not None:
             self.replaced = self.replaced or self._originals.replaced(AT_CALLS)
         self._check_noise()
-        self._steps, self._probes, self._asked, self._public = [], {}, call, public_arguments(call)
-        self._shown, self._listener = (), Listener.of(call)
+        self._steps, self._batches, self._asked, self._public = [], {}, call, public_arguments(call)
+        self._noted, self._listener = None, Listener.of(call)
         if self._listener is not None:
             return self._listener.listening()
         if call.name != "dp_sgd":
             return call
-        run, wanted = call.public["run"], self._probed_steps(call)
-        self._shown = self._records_shown(call)
-
-        def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            if len(self._steps) in wanted:
-                self._probe(len(self._steps), probed(call.public["model"], run.loss, *self._shown))
-            self._before_step(optimizer)
+        run = call.public["run"]
 
         def make(parameters: Any) -> torch.optim.Optimizer:
             optimizer: torch.optim.Optimizer = run.optimizer(parameters)
-            self._hooks.append(optimizer.register_step_pre_hook(before_step))
+            self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
             return optimizer
 
         return replace(call, public={**call.public, "run": replace(run, optimizer=make)})
@@ -189,9 +183,7 @@ class Recording(Executor):
             given = None if beyond else _given(call if self._listener is None else self._listener.call)
             given = given if given is None else given.packed()
             self._room -= 0 if given is None else given.values.nbytes
-            found = Taped(
-                call.name, given, charged_for(call), answers, self._public, self._probes, self._shown, samples, beyond
-            )
+            found = Taped(call.name, given, charged_for(call), answers, self._public, self._batches, samples, beyond)
             self.calls.append(found)
         return answer
 
@@ -236,24 +228,28 @@ class Recording(Executor):
         """Return the gradient with which DP-SGD steps instead of `seen`."""
         return seen
 
-    def _probed_steps(self, call: Call) -> Container[int]:
-        """Return the steps before which net and loss are probed: the first, and some unpredictable ones."""
-        return {0, *(secrets.randbelow(max(1, call.public["run"].steps)) for _ in range(PROBES))}
+    def train(self, *given: Any, **options: Any) -> Training:
+        """Also note the gradients of some steps; see :mod:`bench.evaluation.check.known_batches`."""
+        if not self.exact:
+            self._compared = self._steps_compared(*given[1:])
+            options |= {"make_steps": partial(Noting, self._note), "batch_of": self._batch_of}
+        return super().train(*given, **options)
 
-    def _records_shown(self, call: Call) -> tuple[torch.Tensor, ...]:
-        """Return random records, as many as in a pass, so that code cannot tell the probe by its size."""
-        run, present = call.public["run"], len(call.private["images"])
-        trained = sum(one.numel() for one in call.public["model"].parameters() if one.requires_grad)
-        expected = min(max(1.0, run.expected_batch_size), 1e6)  # the mechanism will refuse other numbers
-        batch = np.random.default_rng(secrets.randbits(128)).poisson(expected)
-        size = run.clipping.pass_size or min(max(batch, 1), largest_pass(max(trained, 1)))
-        rows = secrets.SystemRandom().sample(range(present), min(int(size), present))
-        return tuple(call.private[name][rows].detach().cpu().clone() for name in ("images", "labels"))
+    def _steps_compared(self, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> Container[int]:
+        return compared_steps(images, labels, run)
 
-    def _probe(self, step: int, found: str) -> None:
-        self._probes[step] = found
+    def _batch_of(self, step: int, batch: Batch) -> Batch:
+        """Return the batch of `step`, here the run's own, and keep it if it is compared."""
+        self._noted = None
+        if step in self._compared:
+            self._noted = self._batches[step] = KnownBatch.of(batch)
+        return batch
 
-    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def _note(self, samples: Sequence[Gradients]) -> None:
+        if self._noted is not None:
+            self._noted.note(samples)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         seen = torch.cat([p.grad.detach().cpu().reshape(-1) for p in parameters]).numpy()
         # The recorded run does this too: other strides change the summation order and so the rounding.
@@ -337,22 +333,22 @@ class Replaying(Recording):
             )  # fmt: skip
         return ()
 
-    def _probed_steps(self, call: Call) -> Container[int]:
-        return self._tape[self._number].probes
+    def _steps_compared(self, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> Container[int]:
+        return self._tape[self._number].batches
 
-    def _records_shown(self, call: Call) -> tuple[torch.Tensor, ...]:
-        return self._tape[self._number].shown
-
-    def _probe(self, step: int, found: str) -> None:
-        super()._probe(step, found)
-        if found != self._tape[self._number].probes[step]:
-            self._differ(
-                f"before step {step + 1} of its DP-SGD, its net and loss give other gradients for the same records",
-                "A hook, the loss or the net holds private data: clipping bounds none of what that changes",
-            )
+    def _batch_of(self, step: int, batch: Batch) -> Batch:
+        """Return the recorded run's batch if it is compared."""
+        known = self._tape[self._number].batches.get(step)
+        self._noted = None if known is None else known.again()
+        return batch if self._noted is None else self._noted.batch()
 
     def _step(self, seen: NDArray[Any]) -> NDArray[Any]:
         expected, number = self._tape[self._number].answers, len(self._steps)
+        if self._noted is not None and self._noted.digests != self._tape[self._number].batches[number].digests:
+            self._differ(
+                f"in step {number + 1} of its DP-SGD, its net and loss give other gradients for the same records",
+                "A hook, the loss or the net holds private data: clipping bounds none of what that changes",
+            )
         if number >= len(expected) or seen.shape != expected[number].shape:
             self._differ(f"step {number + 1} of DP-SGD has another gradient's shape")
         return expected[number].copy()

@@ -68,6 +68,16 @@ class DPSGDRun:
         return batches(self.sampling, self.records, self.expected_batch_size, present, randomness)
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The input of one step: `rows` of all `images` and `labels`, and the seed of dropout's masks."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    rows: torch.Tensor
+    masks: int
+
+
 class NoisySteps:
     """Steps of the method's `optimizer`, which sees only noisy sums of clipped gradients."""
 
@@ -136,6 +146,7 @@ def train(
     randomness: np.random.Generator,
     make_steps: Callable[..., NoisySteps] = NoisySteps,
     draw_batches: Callable[[DPSGDRun, int, np.random.Generator], Iterator[Rows]] = DPSGDRun.batches,
+    batch_of: Callable[[int, Batch], Batch] = lambda step, batch: batch,
 ) -> Training:
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps taken.
 
@@ -143,7 +154,8 @@ def train(
     which become float32 one pass at a time. Batches, noise and dropout's masks follow from `randomness`. A stopped
     training resumes only if `randomness` starts in the same state, and repeats the same steps: the event is that of one
     uninterrupted run. No checkpoint holds that state: a resumed training redraws its earlier batches and noise.
-    Auditors pass `make_steps` to use a subclass, and `draw_batches`.
+    Auditors pass `make_steps` to use a subclass, and `draw_batches`; checks pass `batch_of`, which may replace a step's
+    batch.
 
     Raises :class:`BenchError` if model or loss couple the examples of a batch, so that clipping does not bound a
     record's influence: batch normalisation or, tested before the first and a random step, buffers that a pass changes,
@@ -188,7 +200,7 @@ def train(
         # Not drawn from `randomness`, and unpredictable for the method's own code.
         later = first + secrets.randbelow(max(1, run.steps - first))
         for step in range(run.steps):
-            chosen, masked = torch.from_numpy(next(rows)), int(masks.integers(2**63))
+            batch = Batch(images, labels, torch.from_numpy(next(rows)), int(masks.integers(2**63)))
             if step < first:
                 for _ in steps.draw():
                     pass
@@ -197,8 +209,9 @@ def train(
             if step in (first, later):
                 check_examples(gradients, images, labels, run.loss, run.clipping.norm, _pass_size(steps, run))
                 steps.check(lambda inputs: _passed(gradients, steps, run, inputs, _zeros(labels, inputs)), images)
-            with seeded_with(masked, steps.parameters[0].device):
-                _step(gradients, steps, images, labels, chosen, run)
+            batch = batch_of(step, batch)
+            with seeded_with(batch.masks, steps.parameters[0].device):
+                _step(gradients, steps, batch, run)
             for layer, name, value in buffers:
                 if not is_kept(getattr(layer, name), value):
                     setattr(layer, name, value.clone())
@@ -227,23 +240,16 @@ def largest_pass(numbers: int) -> int:
     return min(MAX_PHYSICAL_BATCH, max(PROBED, MAX_NUMBERS // numbers))
 
 
-def _step(
-    gradients: ExampleGradients,
-    steps: NoisySteps,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    chosen: torch.Tensor,
-    run: DPSGDRun,
-) -> None:
+def _step(gradients: ExampleGradients, steps: NoisySteps, batch: Batch, run: DPSGDRun) -> None:
     device = steps.parameters[0].device
     # An empty batch still takes a noisy step: skipping it would reveal that it was empty.
     size = steps.pass_size
-    for piece in torch.split(chosen, size or _most(steps)) if len(chosen) else (chosen,):
+    for piece in torch.split(batch.rows, size or _most(steps)) if len(batch.rows) else (batch.rows,):
         for parameter in steps.parameters:
             parameter.grad = None
         samples: list[Gradients]
         if len(piece):
-            inputs, targets = images[piece], labels[piece]
+            inputs, targets = batch.images[piece], batch.labels[piece]
             if size:
                 inputs, targets = (
                     torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])]) for part in (inputs, targets)

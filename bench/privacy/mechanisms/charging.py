@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -135,6 +135,10 @@ class Charging:
         ledger = cls(unit, adjacency, Noisy(ZeroNoise(exact=False)))
         ledger._events.extend(events)
         return ledger
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse copies: a copy's answers would have the noise of the ledger's next ones."""
+        raise BenchError("a ledger cannot be copied or pickled: all answers must come from the one that charges.")
 
     @property
     def unit(self) -> PrivacyUnit:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from bench.core.errors import BenchError
+from bench.privacy.dpsgd.dp_sgd import train
 
 if TYPE_CHECKING:
     from bench.core.types import PrivacyUnit
     from bench.privacy.events.base_event import Event
+    from bench.privacy.events.batch_events import Training
     from bench.privacy.mechanisms.noise import Noise
 
 A = TypeVar("A")
@@ -61,6 +65,14 @@ class Executor(abc.ABC):
     def draw(self, release: Callable[[Noise], A]) -> A:
         """Return ``release(noise)``, including for releases outside any call."""
         return release(self._noise)
+
+    def train(self, *given: Any, **options: Any) -> Training:
+        """Run :func:`bench.privacy.dpsgd.dp_sgd.train` with these arguments, for a release of DP-SGD."""
+        return train(*given, **options)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse copies, which would draw the same noise."""
+        raise BenchError("what answers a ledger's calls cannot be copied or pickled.")
 
 
 class Noisy(Executor):

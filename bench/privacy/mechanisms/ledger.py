@@ -16,7 +16,7 @@ from bench.privacy.accounting.claims import DPSD_LABEL_GAP
 from bench.privacy.accounting.data_dependent import release_rows
 from bench.privacy.accounting.pate import check_votes
 from bench.privacy.accounting.smooth_sensitivity import check_release, sanitise
-from bench.privacy.dpsgd.dp_sgd import STRATEGIES, DPSGDRun, NoisySteps, train
+from bench.privacy.dpsgd.dp_sgd import STRATEGIES, DPSGDRun, NoisySteps
 from bench.privacy.dpsgd.exact_steps import ExactSteps, check_exact
 from bench.privacy.events.base_event import positive
 from bench.privacy.events.batch_events import Training
@@ -248,7 +248,8 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
             # Draw batches and noise from the ledger's noise, so that public streams do not reveal them.
             words = noise.uniform((8,), 2**32)
             steps = ExactSteps if self._executor.exact else NoisySteps
-            counted = train(model, images, labels, run, randomness=np.random.default_rng(words), make_steps=steps)
+            randomness = np.random.default_rng(words)
+            counted = self._executor.train(model, images, labels, run, randomness=randomness, make_steps=steps)
             if counted != planned:
                 raise AssertionError(f"DP-SGD took {counted.describe()}, the ledger charged {planned.describe()}")
 
