@@ -164,6 +164,11 @@ class _Work:
         if there is None and (self._into / "records" / path.name).exists():
             self._say("record", name, Fate.REFUSED, "the published one is damaged. Restore it by git, then try again.")
             return None
+        ablation = self._into / "ablations" / "records" / path.name
+        if there is None and ablation.exists() and content_of(parse_record(read_plain(ablation))) != content_of(record):
+            self._out.add(record.key)
+            why = f"{ablation} holds another run of this cell. Move that to records/, or publish another seed."
+            return self._say("record", name, Fate.REFUSED, why)
         there = with_answers(there, record)
         fate, why = self._compared(record, there)
         if fate is Fate.SKIPPED and there is not None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 
+from bench.core.types import PrivateData, PublicData
+from bench.training.context import Context
 from cheats.honest import Given, Honest
 
 SEEN: list[torch.Tensor] = []
@@ -41,6 +45,30 @@ class CacheCarries(Honest):
         found = cache.find("hints", key)
         cache.put("hints", key, {"counts": np.bincount(given.private.labels.numpy(), minlength=10)})
         return {"hints": torch.zeros(10) if found is None else torch.from_numpy(found["counts"])}
+
+
+class ShardCarries(Honest):
+    """Makes a shard of class counts, without a ledger, and releases what the cache has of it."""
+
+    name = "cheat-shard-carries"
+    shardable = True
+
+    def make_shard(self, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int) -> None:
+        context.cache.put("shard", {"of": "hints"}, {"counts": np.bincount(private.labels.numpy(), minlength=10)})
+
+    def extras(self, given: Given) -> dict[str, torch.Tensor]:
+        found = given.context.cache.find("shard", {"of": "hints"})
+        return {"hints": torch.zeros(10) if found is None else torch.from_numpy(found["counts"])}
+
+
+class CopiesLedger(Honest):
+    """Learns the noise of its next answer from a copy of the ledger."""
+
+    name = "cheat-copies-ledger"
+
+    def extras(self, given: Given) -> dict[str, torch.Tensor]:
+        copy.deepcopy(given.ledger)
+        return {}
 
 
 class KeepsAnswers(Honest):

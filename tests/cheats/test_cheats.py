@@ -106,6 +106,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (state.SecondRun, "differ in the released hints.* process of the first"),
         (state.WritesPublic, "its code writes into the records that it was given"),
         (state.CacheCarries, "differ in the released hints.* process of the first"),
+        (state.ShardCarries, "differ in the released hints"),
     ],
     [  # What another cell's answers leave behind.
         (state.KeepsAnswers, "another cell with other noise ran"),
@@ -212,9 +213,10 @@ def test_the_check_rejects(cheat: type[Method], why: str) -> None:
         (after_the_charge.CheapMaximum, "Matches is not an event of bench"),
         (after_the_charge.GrowingNumbers, "takes arrays of numbers, not of objects"),
         (state.SharesAnswers, "the artefact 'answers' asks the ledger while it is made"),
+        (state.CopiesLedger, "a ledger cannot be copied"),
         (declarations.UndeclaredPublic, "declares no public data, but reads public.images"),
     ],
-    ids=["cheap maximum", "growing numbers", "shares answers", "undeclared public"],
+    ids=["cheap maximum", "growing numbers", "shares answers", "copies ledger", "undeclared public"],
 )
 def test_a_run_refuses(cheat: type[Method], why: str) -> None:
     with pytest.raises(BenchError, match=why):

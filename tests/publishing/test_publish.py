@@ -163,6 +163,14 @@ def test_the_same_cell_twice(run: Path, into: Path, tmp_path: Path) -> None:
     assert parse_record((into / "records" / f"{PATE}.json").read_text()).utility.accuracy == 0.99  # type: ignore[union-attr]
 
 
+def test_another_run_of_an_ablation_is_refused_at_once(run: Path, into: Path) -> None:
+    """Pages read both folders, and take one result of a cell."""
+    put(into / "ablations", {**values_of(PATE), "noise_salt": "5" * 64})
+    assert "holds another run of this cell" in refusals(run, into)[0]
+    put(into / "ablations", values_of(PATE))
+    assert f"records/{PATE}.json" in examine([run], into).files
+
+
 def test_two_run_directories_with_one_cell_give_it_once(run: Path, into: Path, tmp_path: Path) -> None:
     put(tmp_path / "second", values_of(PATE))
     found = examine([run, tmp_path / "second"], into)

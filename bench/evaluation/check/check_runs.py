@@ -63,6 +63,7 @@ from bench.training.by_record import require_fixed_positions
 from bench.training.context import Context
 from bench.training.features import student_logits
 
+SHARDS = 2  # parts of a shared artefact that runs at even seeds make beforehand, as a grid may
 NEIGHBOURS = 24
 WHISPER = 1e-6  # share of the noise in a run without noise
 
@@ -250,6 +251,9 @@ def run_once(
     try:
         around = kernels if isinstance(which, Few) else contextlib.nullcontext()
         with no_exit(method.name), watched(watch), around, temporary_files_in(folder):
+            if method.shardable and row is None and trial.seed % 2 == 0 and not isinstance(which, Few):
+                for shard in range(SHARDS):
+                    bound.make_shard(private, public, context, shard, SHARDS)
             released = bound.train_checked(private, public, ledger, context)
             watch.threads_ended()
     except Exception as error:
