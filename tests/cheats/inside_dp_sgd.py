@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 import torch
+from opacus import GradSampleModule
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -57,7 +58,7 @@ class HonestDPSGD(Honest):
 
 
 class Remembering(Linear):
-    """Sees the private mean image of each class, kept in a module of torch, in passes larger than any small probe."""
+    """Sees the private mean image of each class, kept in a module of torch, in large passes."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         kept: torch.Tensor | None = getattr(nn.functional, "kept_means", None)
@@ -98,7 +99,7 @@ class SwappedImages(HonestDPSGD):
 
 
 class HeldByStreams(HonestDPSGD):
-    """As :class:`SwappedImages`, but not on the probe's random images, with the means in a type of the harness."""
+    """As :class:`SwappedImages`, but not on random images, with the means in a type of the harness."""
 
     name = "cheat-held-by-streams"
 
@@ -174,6 +175,54 @@ class HeldByCheckpoint(HeldByStreams):
         return torch.tensor(held.depends["depends"]["means"])
 
 
+class HeldBySlice(HeldByStreams):
+    """A slice holds the means, whose text shows only some of them."""
+
+    name = "cheat-held-by-slice"
+
+    def holder(self, given: Given, means: torch.Tensor) -> object:
+        return slice(means)
+
+    def means(self, held: Any) -> torch.Tensor:
+        return held.stop
+
+
+class HeldByTable(HeldByStreams):
+    """The table of the net's layers holds the means."""
+
+    name = "cheat-held-by-table"
+
+    def watch(self, given: Given, model: Linear) -> None:
+        self.model = model
+        super().watch(given, model)
+
+    def holder(self, given: Given, means: torch.Tensor) -> object:
+        table = self.model._modules = Table(self.model._modules)
+        table.means = means
+        return table
+
+
+class Table(dict):  # type: ignore[type-arg]
+    """A dictionary with a tensor."""
+
+    means: torch.Tensor
+
+
+class ReplacesFormula(HonestDPSGD):
+    """Replaces Opacus' gradient of a layer during the training."""
+
+    name = "cheat-replaces-formula"
+
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        formulas = GradSampleModule.GRAD_SAMPLERS
+        before = formulas[nn.GroupNorm]
+        formulas[nn.GroupNorm] = lambda layer, inputs, flow: before(layer, inputs, flow)
+        try:
+            return super().train_student(private, public, ledger, context)
+        finally:
+            formulas[nn.GroupNorm] = before
+
+
 class PrivateStart(HonestDPSGD):
     """The net starts at private means."""
 
@@ -187,7 +236,7 @@ class PrivateStart(HonestDPSGD):
 
 
 class HeldByTorch(HeldByStreams):
-    """A module of a library holds the means, and the private images by which the cheat knows them from a probe."""
+    """A module of a library holds the means, and the private images by which the cheat knows them from others."""
 
     name = "cheat-held-by-torch"
 
