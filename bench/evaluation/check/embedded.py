@@ -31,11 +31,11 @@ _CITED = re.compile(r"[(\[<]*(https?://|:\w+:`|`)")  # addresses and code names 
 def constants_of(method: type[Method]) -> tuple[int, str]:
     """Return how much data the constants of a method's source hold, and where most of it is, for a reviewer.
 
-    A number counts 1 for each :data:`DIGITS` significant digits; a text counts the characters of words longer than
-    :data:`WORD` and non-ASCII characters, or all its characters in a collection of more than :data:`TABLE` texts. In
-    docstrings, addresses and code names do not count. Names with such a word, or of more than four times its length,
-    count in full. So do texts outside docstrings after the first :data:`SAID` words of a file, and docstrings and
-    variable names in a file that uses one of :data:`READERS`.
+    A number counts 1 for each :data:`DIGITS` significant digits, or its characters above :data:`WORD`. A text counts
+    the characters of words longer than :data:`WORD` and non-ASCII characters, or all its characters in a collection of more
+    than :data:`TABLE` texts. In docstrings, addresses and code names do not count. Names with such a word, or of more
+    than four times its length, count in full. So do texts outside docstrings after the first :data:`SAID` words of a
+    file, and docstrings and variable names in a file that uses one of :data:`READERS`.
     """
     held = Counter[str]()
     for file, data in (sources_of(method) or _module(method)).items():
@@ -53,9 +53,9 @@ def settings_size(value: object) -> int:
         return sum(map(settings_size, value.values()))
     if isinstance(value, list | tuple | set | frozenset):
         return sum(map(settings_size, value))
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return _digits(value)
-    return len(str(value)) if len(str(value)) > WORD else 1
+    if len(str(value)) > WORD:
+        return len(str(value))
+    return _digits(value) if isinstance(value, int | float) and not isinstance(value, bool) else 1
 
 
 def _module(method: type[Method]) -> dict[Path, bytes]:
@@ -95,9 +95,12 @@ def _is_long(name: str) -> bool:
 
 
 def _digits(number: complex) -> int:
-    """Return how much data a number holds: 1 for up to :data:`DIGITS` significant digits, and for as many more."""
-    mantissa = repr(number).lower().partition("e")[0].replace(".", "").strip("(-0j)")
-    return max(1, -(-len(mantissa) // DIGITS))
+    """Return how much data a number holds: 1 for each :data:`DIGITS` significant digits, or a long one's characters."""
+    if isinstance(number, int) and number.bit_length() > 64:
+        return number.bit_length() // 3
+    text = repr(number)
+    mantissa = text.partition("e")[0].replace(".", "").strip("(-0j)")
+    return len(text) if len(text) > WORD else max(1, -(-len(mantissa) // DIGITS))
 
 
 def _named(node: ast.AST) -> object:

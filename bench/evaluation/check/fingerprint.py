@@ -117,8 +117,6 @@ def _parts(value: Any, seen: dict[int, tuple[int, object]]) -> Iterator[str | by
             plain = value.detach().cpu().contiguous()
             yield f"{plain.dtype} {tuple(plain.shape)}"
             yield plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-            if value.is_leaf and value.grad is not None:
-                yield from _parts(value.grad, seen)
         elif isinstance(value, np.ndarray | np.generic):
             yield f"{value.dtype} {value.shape}"
             yield repr(value.tolist()) if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
