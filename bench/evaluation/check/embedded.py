@@ -32,10 +32,10 @@ def constants_of(method: type[Method]) -> tuple[int, str]:
     """Return how much data the constants of a method's source hold, and where most of it is, for a reviewer.
 
     A number counts 1 for each :data:`DIGITS` significant digits, or its characters above :data:`WORD`. A text counts
-    the characters of words longer than :data:`WORD` and non-ASCII characters, or all its characters in a collection of more
-    than :data:`TABLE` texts. In docstrings, addresses and code names do not count. Names with such a word, or of more
-    than four times its length, count in full. So do texts outside docstrings after the first :data:`SAID` words of a
-    file, and docstrings and variable names in a file that uses one of :data:`READERS`.
+    the characters of words longer than :data:`WORD` and non-ASCII characters, or all its characters in a collection of
+    more than :data:`TABLE` texts. In docstrings, addresses and code names do not count. Names with such a word, or of
+    more than four times its length, count in full. So do texts outside docstrings after the first :data:`SAID` words of
+    a file, and docstrings and variable names in a file that uses one of :data:`READERS`.
     """
     held = Counter[str]()
     for file, data in (sources_of(method) or _module(method)).items():
