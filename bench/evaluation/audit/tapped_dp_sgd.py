@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.types import Sampling
+from bench.evaluation.audit.probe import RECORDS, probed
 from bench.evaluation.audit.record_law import FirstInFront, RecordLaw
-from bench.evaluation.check.probe import RECORDS, probed
 from bench.privacy.auditing.compared import Drawn
 from bench.privacy.auditing.sampled_loss import SampledSums, sampled_shift
 from bench.privacy.auditing.transcript_loss import PublicDifference

@@ -275,6 +275,7 @@ class Replaying(Recording):
         # Leave out the recorded run's inputs, which are those of the first private set.
         self._tape = [replace(call, given=None) for call in tape]
         self._number = 0  # number of the current call
+        self._wanted: list[str] = []  # digests of the current step's gradients in the recorded run
 
     def begin(self, call: Call) -> Call:
         """Check that the tape's next call is of this mechanism, with these public arguments."""
@@ -339,12 +340,12 @@ class Replaying(Recording):
     def _batch_of(self, step: int, batch: Batch) -> Batch:
         """Return the recorded run's batch if it is compared."""
         known = self._tape[self._number].batches.get(step)
-        self._noted = None if known is None else known.again()
+        self._noted, self._wanted = (None, []) if known is None else (known.again(), known.digests)
         return batch if self._noted is None else self._noted.batch()
 
     def _step(self, seen: NDArray[Any]) -> NDArray[Any]:
         expected, number = self._tape[self._number].answers, len(self._steps)
-        if self._noted is not None and self._noted.digests != self._tape[self._number].batches[number].digests:
+        if self._noted is not None and self._noted.digests != self._wanted:
             self._differ(
                 f"in step {number + 1} of its DP-SGD, its net and loss give other gradients for the same records",
                 "A hook, the loss or the net holds private data: clipping bounds none of what that changes",
