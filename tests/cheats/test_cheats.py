@@ -140,6 +140,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (inside_dp_sgd.HeldByContext, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByCache, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByCheckpoint, "its call 1 of dp_sgd has another model"),
+        (inside_dp_sgd.OneStep, "its call 1 of dp_sgd has another model afterwards"),
         (inside_dp_sgd.HeldBySlice, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByTable, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.ReplacesFormula, r"its code replaces opacus.*GRAD_SAMPLERS\[<class .*GroupNorm'>\]"),

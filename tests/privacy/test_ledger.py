@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -125,6 +127,15 @@ def test_an_executor_may_answer_itself_and_the_ledger_counts_its_answers() -> No
     assert book.confident_noisy_max(VOTES, teachers=10, **given).tolist() == [-1, 2]
     assert (book.asked, book.answered) == (2, 1)
     assert book.private_votes()[0].answered.tolist() == [False, True]
+
+
+def test_neither_a_ledger_nor_what_answers_it_can_be_copied() -> None:
+    """A copy would draw the noise of the next answers."""
+    executor = Noisy(ZeroNoise(exact=False))
+    for held in (executor, Ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, executor)):
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(BenchError, match="cannot be copied or pickled"):
+                copied(held)
 
 
 def test_an_executor_may_replace_arguments_before_the_charge() -> None:

@@ -235,7 +235,7 @@ def run_once(
     kernels, steps = ShapedKernels(trial.products), None if row is None else Path(row.folder) / "steps"
     watch = Watch(method.__module__, trial.facts.dataset, folder)
     if tape is not None:
-        taping: Recording = Replaying(noise, tape, originals, kernels.paused)
+        taping: Recording = Replaying(noise, tape, originals, kernels.paused, far=which == "unrelated")
     else:
         taping = Recording(noise, originals, kernels.paused, steps)
     ledger = Ledger(method.unit, method.adjacency, taping)

@@ -3,6 +3,9 @@
 Code inside DP-SGD (net, loss, hooks) may use the examples of its pass, public values and earlier answers. If it uses
 other private data, wherever it keeps them, a run on another private set gives other gradients for the same batch. The
 compared passes are ordinary ones, so code cannot tell them from the rest.
+
+A run on unrelated data gets the first batch and a random half of the others, and all further runs get the other half.
+The rest are a run's own, so that what a pass leaves behind also differs between runs, even after a single step.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,39 +24,41 @@ from bench.privacy.dpsgd.example_gradients import Gradients, Outer
 
 ROOM = 2**26
 """Bytes of known batches that one training keeps, about."""
-LEAST = 4  # steps that are compared whatever the size of a batch
+LEAST = 8  # batches that are kept whatever their size
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def compared_steps(images: Tensor, labels: Tensor, run: DPSGDRun) -> set[int]:
-    """Return the steps to compare: a random half, or as many as there is room for."""
+def kept_steps(images: Tensor, labels: Tensor, run: DPSGDRun) -> set[int]:
+    """Return the steps whose batches are kept: the first and as many random others as there is room for."""
     one = sum(part[:1].numel() * part.element_size() for part in (images, labels))
-    most = max(LEAST, ROOM // max(1, one * run.expected_batch_size))
-    return set(secrets.SystemRandom().sample(range(run.steps), min(-(-run.steps // 2), most)))
+    most = min(run.steps, max(LEAST, ROOM // max(1, one * run.expected_batch_size)))
+    return {0, *secrets.SystemRandom().sample(range(run.steps), most)}
 
 
 @dataclass(slots=True)
 class KnownBatch:
     """A step's `images` (n, ...) and `labels` (n,), the seed of its masks, and a digest of the gradients of each pass.
 
-    `key` seeds the random numbers in the digests, so that no code can find other gradients with the same digest.
+    `key` seeds the random numbers in the digests, so that no code can find other gradients with the same digest. With
+    `far`, the run on unrelated data gets the batch, otherwise all further runs do.
     """
 
     images: Tensor
     labels: Tensor
     masks: int
     key: int
+    far: bool
     digests: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, batch: Batch) -> KnownBatch:
-        """Return a copy of `batch`, without digests."""
+    def of(cls, step: int, batch: Batch) -> KnownBatch:
+        """Return a copy of the `batch` of `step`, without digests."""
         images, labels = (part[batch.rows].detach().cpu().clone() for part in (batch.images, batch.labels))
-        return cls(images, labels, batch.masks, secrets.randbits(62))
+        return cls(images, labels, batch.masks, secrets.randbits(62), step == 0 or secrets.choice((False, True)))
 
     def again(self) -> KnownBatch:
         """Return the same batch, without digests."""
-        return KnownBatch(self.images.clone(), self.labels.clone(), self.masks, self.key)
+        return replace(self, images=self.images.clone(), labels=self.labels.clone(), digests=[])
 
     def batch(self) -> Batch:
         """Return the batch as an input of DP-SGD."""
@@ -63,10 +68,9 @@ class KnownBatch:
         """Add the digest of one pass's gradients."""
         hashed = hashlib.sha256()
         for number, sample in enumerate(samples):
-            for part in (
-                (sample.left, sample.right) if isinstance(sample, Outer) else (_mixed(sample, self.key + number),)
-            ):
-                hashed.update(part.detach().cpu().contiguous().numpy().tobytes())
+            parts = (sample.left, sample.right) if isinstance(sample, Outer) else (sample,)
+            for place, part in enumerate(parts):
+                hashed.update(_mixed(part, self.key + 2 * number + place).numpy().tobytes())
         self.digests.append(hashed.hexdigest())
 
 

@@ -26,11 +26,11 @@ from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
 from bench.evaluation.check.fingerprint import public_arguments
 from bench.evaluation.check.inner_calls import Listener, Sample
-from bench.evaluation.check.known_batches import KnownBatch, Noting, compared_steps
+from bench.evaluation.check.known_batches import KnownBatch, Noting, kept_steps
 from bench.evaluation.check.replaced import AT_CALLS, Originals
 from bench.evaluation.check.sensitivity import NORMS, Given
 from bench.privacy.auditing.sampled_loss import all_updates, function_values
-from bench.privacy.dpsgd.dp_sgd import Batch, DPSGDRun
+from bench.privacy.dpsgd.dp_sgd import Batch
 from bench.privacy.dpsgd.example_gradients import Gradients
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.batch_events import Training
@@ -132,8 +132,8 @@ class Recording(Executor):
         self._around = around
         self._steps: list[NDArray[Any] | OnDisk] = []  # steps of the current DP-SGD
         self._batches: dict[int, KnownBatch] = {}
-        self._compared: Container[int] = ()  # steps of the current DP-SGD
-        self._noted: KnownBatch | None = None  # the batch of the current step, if it is compared
+        self._kept: Container[int] = ()  # steps of the current DP-SGD
+        self._noted: KnownBatch | None = None  # the batch of the current step, if it is kept or compared
         self._hooks: list[RemovableHandle] = []
         self._asked: Call | None = None  # the call as the method made it
         self._public: dict[str, str] = {}
@@ -231,18 +231,15 @@ class Recording(Executor):
     def train(self, *given: Any, **options: Any) -> Training:
         """Also note the gradients of some steps; see :mod:`bench.evaluation.check.known_batches`."""
         if not self.exact:
-            self._compared = self._steps_compared(*given[1:])
+            self._kept = kept_steps(*given[1:])
             options |= {"make_steps": partial(Noting, self._note), "batch_of": self._batch_of}
         return super().train(*given, **options)
 
-    def _steps_compared(self, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> Container[int]:
-        return compared_steps(images, labels, run)
-
     def _batch_of(self, step: int, batch: Batch) -> Batch:
-        """Return the batch of `step`, here the run's own, and keep it if it is compared."""
+        """Return the batch of `step`, here the run's own, and keep it for other runs."""
         self._noted = None
-        if step in self._compared:
-            self._noted = self._batches[step] = KnownBatch.of(batch)
+        if step in self._kept:
+            self._noted = self._batches[step] = KnownBatch.of(step, batch)
         return batch
 
     def _note(self, samples: Sequence[Gradients]) -> None:
@@ -262,16 +259,18 @@ class Recording(Executor):
 class Replaying(Recording):
     """Answers from the `tape` of a recorded run, whatever the input.
 
-    Mechanisms draw different noise than the recorded run's, so that subtracting it does not reveal the hidden value.
-    Calls with another mechanism, charge or shape raise :class:`TapeDifference`; `difference` keeps the first one,
-    because a method may catch the error.
+    The run on unrelated data is `far`; see :mod:`bench.evaluation.check.known_batches`. Mechanisms draw different noise
+    than the recorded run's, so that subtracting it does not reveal the hidden value. Calls with another mechanism,
+    charge or shape raise :class:`TapeDifference`; `difference` keeps the first one, because a method may catch the
+    error.
     """
 
     def __init__(
         self, noise: Noise, tape: Sequence[Taped], originals: Originals | None = None,
-        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext, *, far: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(noise, originals, around)
+        self._far = far
         # Leave out the recorded run's inputs, which are those of the first private set.
         self._tape = [replace(call, given=None) for call in tape]
         self._number = 0  # number of the current call
@@ -334,14 +333,14 @@ class Replaying(Recording):
             )  # fmt: skip
         return ()
 
-    def _steps_compared(self, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> Container[int]:
-        return self._tape[self._number].batches
-
     def _batch_of(self, step: int, batch: Batch) -> Batch:
-        """Return the recorded run's batch if it is compared."""
+        """Return the recorded run's batch, if this run gets it."""
         known = self._tape[self._number].batches.get(step)
-        self._noted, self._wanted = (None, []) if known is None else (known.again(), known.digests)
-        return batch if self._noted is None else self._noted.batch()
+        if known is None or known.far is not self._far:
+            self._noted = None
+            return batch
+        self._noted, self._wanted = known.again(), known.digests
+        return self._noted.batch()
 
     def _step(self, seen: NDArray[Any]) -> NDArray[Any]:
         expected, number = self._tape[self._number].answers, len(self._steps)
