@@ -316,21 +316,25 @@ def test_a_second_run_that_costs_more_is_refused_on_any_machine() -> None:
     assert "the second run costs epsilon 5" in why
 
 
+SLEEPER = f"asleep{os.getpid()}"
+"""Name of a sleeping process of these tests: at most 15 characters, and another one in another session."""
+
+
 def is_asleep(comm: Path) -> bool:
-    """Return whether the process whose name stands in `comm` calls itself asleep."""
+    """Return whether the name in `comm` is that of the sleeping process."""
     try:
-        return comm.read_text() == "asleep\n"
+        return comm.read_text().strip() == SLEEPER
     except OSError:  # it has ended meanwhile
         return False
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_second_run_and_leaves_the_board(into: Path, tmp_path: Path) -> None:
-    """The plug-in names its process, as it may write no file there, and sleeps, unless TRAINS is set."""
+    """Unless TRAINS is set, the plug-in names its process and sleeps: the second run may write no file here."""
     waits = (
         "told = ledger",
         "if 'TRAINS' not in os.environ:\n"
-        "            __import__('ctypes').CDLL(None).prctl(15, b'asleep')\n"
+        f"            __import__('ctypes').CDLL(None).prctl(15, {SLEEPER.encode()!r})\n"
         "            __import__('time').sleep(300)\n"
         "        told = ledger",
     )
