@@ -40,9 +40,10 @@ def publish(
 ) -> None:
     """Add records, with their audits and attacks, to the board and rebuild its pages. Adds all records or none.
 
-    First repeats the planning and the accounting of each record, checks its method, and reruns one cell of each method.
-    docs/submitting.md lists the reasons for refusal.
+    First repeats the planning and the accounting of each record, checks its method, and reruns and replays one cell of
+    each method. If stopped, the same command continues. docs/submitting.md lists the reasons for refusal.
     """
+    from bench.publishing.outcomes import Outcomes
     from bench.publishing.publish import examine, opened, rebuild, write
     from bench.publishing.verify import demand_audits, verify
 
@@ -55,10 +56,12 @@ def publish(
             found = examine(runs, into, replace=replace, progress=progress)
             demand_audits(found)
             if not found.refused and not dry_run:
-                verify(found, progress, rerun=rerun or (), skip_rerun=no_rerun)
-            if not found.refused and not dry_run:
-                write(found, into)
-                pages = rebuild(into)
+                kept = Outcomes(into)
+                verify(found, kept, progress, rerun=rerun or (), skip_rerun=no_rerun)
+                if not found.refused:
+                    write(found, into)
+                    kept.forget()
+                    pages = rebuild(into)
     except Stopped as stop:
         echo("stopped. Give the same command again.", err=True)
         raise typer.Exit(128 + stop.number) from None

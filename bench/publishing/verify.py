@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from bench.core.types import Instrument
 from bench.experiments.device import prepare_device
 from bench.interface.plugin_source import sources_of
 from bench.interface.registry import METHODS
+from bench.publishing.outcomes import Outcomes
 from bench.publishing.publish import MACHINE, Fate, Item, Publication
 from bench.publishing.recompute import TOLERANCE
 from bench.publishing.reproduce import command_of, planned_again
@@ -96,49 +98,57 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
     return Fate.PASSED, ""
 
 
-def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (), skip_rerun: bool = False) -> None:
+def verify(
+    found: Publication, kept: Outcomes, progress: Progress, *, rerun: Sequence[str] = (), skip_rerun: bool = False
+) -> None:
     """Check the methods of the added records, then run one cell of each again, and add the outcomes to `found`.
 
-    The cells are those whose keys begin with `rerun`; for other methods, the fastest one. Raises :class:`BenchError` if
-    `rerun` names no added record.
+    The cells are those whose keys begin with `rerun`; for other methods, the fastest one. What a stopped command
+    already did is taken from `kept`. Raises :class:`BenchError` if `rerun` names no added record.
     """
     records = [record for record, _ in found.added.values()]
     chosen = _chosen(records, rerun)
     if not records:
         return
-    _check(found, records, progress)
+    _check(found, records, kept, progress)
     found.unchecked["how many other seeds and settings were tried (say so in the pull request)"] = len(records)
     if skip_rerun:
         found.unchecked["whether a cell of theirs gives the same student again (--no-rerun): say so"] = len(records)
     elif not found.refused:
         for record in chosen:
-            fate, why = _again(record, found, _seconds(record, records), progress)
-            found.items.append(Item("rerun", record.key, fate, why))
+            seconds = _seconds(record, records)
+            once = partial(_again, record, found, seconds, progress)
+            found.items.append(kept.once("rerun", record.method, [record], once))
         if not found.refused:
-            _replay(found, records, progress)
+            _replay(found, records, kept, progress)
 
 
-def _check(found: Publication, records: Sequence[Record], progress: Progress) -> None:
+def _check(found: Publication, records: Sequence[Record], kept: Outcomes, progress: Progress) -> None:
     names = sorted({record.method for record in records})
     prepare_device()
     with progress.stage("checks", len(names)) as stage:
         for name in names:
-            try:
-                sets = sorted({record.dataset for record in records if record.method == name})
-                check = checks.check_method(
-                    METHODS.get(name), seeds=trials.random_seeds(), awake=Preset.QUICK, seconds=checks.SECONDS,
-                    labels_of=sets,
-                )  # fmt: skip
-                fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
-                given = {f"{k}={v}" for r in records if r.method == name for k, v in (r.cell.overrides or {}).items()}
-                why += f". With its tiny and quick settings, not with {', '.join(sorted(given))}" if given else ""
-            except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
-                fate, why = Fate.REFUSED, f"it cannot be checked: {type(error).__name__}: {error}"
-            found.items.append(Item("check", name, fate, why))
+            those = [record for record in records if record.method == name]
+            found.items.append(kept.once("check", name, those, partial(_checked, name, those)))
             stage.advance()
 
 
-def _replay(found: Publication, records: Sequence[Record], progress: Progress) -> None:
+def _checked(name: str, records: Sequence[Record]) -> Item:
+    """Return the outcome of checking the method `name` of `records`."""
+    try:
+        check = checks.check_method(
+            METHODS.get(name), seeds=trials.random_seeds(), awake=Preset.QUICK, seconds=checks.SECONDS,
+            labels_of=sorted({record.dataset for record in records}),
+        )  # fmt: skip
+    except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
+        return Item("check", name, Fate.REFUSED, f"it cannot be checked: {type(error).__name__}: {error}")
+    given = {f"{k}={v}" for record in records for k, v in (record.cell.overrides or {}).items()}
+    why = f"{check.verdict.value}: {check.reason}"
+    why += f". With its tiny and quick settings, not with {', '.join(sorted(given))}" if given else ""
+    return Item("check", name, Fate.PASSED if check.ok else Fate.REFUSED, why)
+
+
+def _replay(found: Publication, records: Sequence[Record], kept: Outcomes, progress: Progress) -> None:
     """Replay a random cell of each method, preset, data set and --set on the same number of other records."""
     alike = defaultdict(list)
     for record in records:
@@ -147,19 +157,23 @@ def _replay(found: Publication, records: Sequence[Record], progress: Progress) -
             alike[record.method, record.preset, record.dataset, given].append(record)
     with progress.stage("replays", len(alike)) as stage:
         for those in alike.values():
-            record = secrets.choice(those)
-            cell = planned_again(record).cell
-            if cell is None or record.noise is NoiseKind.SECURE:
-                why = "its noise is secure" if cell is not None else "its settings cannot be planned again"
-                found.items.append(Item("replay", record.key, Fate.FLAGGED, f"not replayed: {why}"))
-                continue
-            try:
-                check = row_replay.check_row(cell, record.noise_salt, stated_here(record))
-                fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
-            except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
-                fate, why = Fate.REFUSED, f"it cannot be replayed: {type(error).__name__}: {error}"
-            found.items.append(Item("replay", record.key, fate, why))
+            found.items.append(kept.once("replay", those[0].method, those, partial(_replayed, those)))
             stage.advance()
+
+
+def _replayed(records: Sequence[Record]) -> Item:
+    """Return the outcome of replaying one of `records`."""
+    record = secrets.choice(records)
+    cell = planned_again(record).cell
+    if cell is None or record.noise is NoiseKind.SECURE:
+        why = "its noise is secure" if cell is not None else "its settings cannot be planned again"
+        return Item("replay", record.key, Fate.FLAGGED, f"not replayed: {why}")
+    try:
+        check = row_replay.check_row(cell, record.noise_salt, stated_here(record))
+    except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
+        return Item("replay", record.key, Fate.REFUSED, f"it cannot be replayed: {type(error).__name__}: {error}")
+    fate = Fate.PASSED if check.ok else Fate.REFUSED
+    return Item("replay", record.key, fate, f"{check.verdict.value}: {check.reason}")
 
 
 def stated_here(record: Record) -> row_replay.Stated | None:
@@ -211,11 +225,12 @@ def _words(record: Record) -> tuple[list[str], str]:
     return [sys.executable, *words, "--device", device, "--threads", str(provenance.threads or 1), "-q"], ""
 
 
-def _again(record: Record, found: Publication, seconds: float, progress: Progress) -> tuple[Fate, str]:
+def _again(record: Record, found: Publication, seconds: float, progress: Progress) -> Item:
     """Run the cell of `record` in a fresh directory and process, and compare."""
     words, remark = _words(record)
     if not words:
-        return Fate.REFUSED, f"its cell cannot be run again here: {remark}. Choose another by --rerun, or --no-rerun."
+        why = f"its cell cannot be run again here: {remark}. Choose another by --rerun, or --no-rerun."
+        return Item("rerun", record.key, Fate.REFUSED, why)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-rerun-") as folder:
         out = Path(folder) / "run"
@@ -225,8 +240,8 @@ def _again(record: Record, found: Publication, seconds: float, progress: Progres
         # Take the only record: its key may differ, because calibrated numbers round differently on another machine.
         again = next(iter(RunDir(out).read_records().found), None) if out.is_dir() else None
     if again is None:
-        return Fate.REFUSED, f"its cell cannot be run again: {problem}"
-    return compared(record, again, found.board.values(), time.monotonic() - begin)
+        return Item("rerun", record.key, Fate.REFUSED, f"its cell cannot be run again: {problem}")
+    return Item("rerun", record.key, *compared(record, again, found.board.values(), time.monotonic() - begin))
 
 
 def compared(record: Record, again: Record, board: Iterable[Record], seconds: float) -> tuple[Fate, str]:

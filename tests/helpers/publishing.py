@@ -45,7 +45,9 @@ def put(run: Path, values: Values, name: str | None = None) -> Path:
 
 
 def all_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Return the files of a board by name, without the outcomes that a stopped publication keeps."""
+    names = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    return {str(name): path.read_bytes() for name, path in names.items() if name.parts[0] != "publishing"}
 
 
 def all_pass_the_check() -> AbstractContextManager[object]:

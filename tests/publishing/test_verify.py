@@ -19,6 +19,7 @@ import pytest
 
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
+from bench.publishing.outcomes import Outcomes
 from bench.publishing.publish import Fate, Publication, examine
 from bench.publishing.verify import compared, demand_audits, stated_here, verify
 from bench.results.provenance import Clock
@@ -86,6 +87,7 @@ def test_an_honest_plugin_is_checked_run_again_and_added(honest: Path, into: Pat
     assert items["check", "passed"]["file"] == NAME
     assert items["rerun", "passed"]["why"].startswith("the same student and record again")
     assert items["audit", "added"]
+    assert not (into / "publishing").exists()
     assert "plug-in noisy-means-plugin 1.0" in (into / "leaderboard.md").read_text()
 
 
@@ -127,7 +129,7 @@ def test_a_plugin_that_differs_from_run_to_run_is_found(
     before = all_of(into)
     found = examine([run], into)
     with all_pass_the_check():  # it might find it too
-        verify(found, Progress())
+        verify(found, Outcomes(tmp_path), Progress())
     (refused,) = found.refused
     assert "gives another student" in refused.why
     assert "make the method deterministic" in refused.why
@@ -140,7 +142,7 @@ def test_a_plugin_that_leaks_is_refused_before_anything_runs_again(
     use(tmp_path / "installed", source(LEAK), monkeypatch)
     found = examine([run_cells(tmp_path / "runs", minutes=0)], into)
     assert found.refused == []
-    verify(found, Progress())
+    verify(found, Outcomes(tmp_path), Progress())
     (refused,) = found.refused
     assert "rerun" not in {item.kind for item in found.items}
     assert (refused.kind, refused.name) == ("check", NAME)
@@ -150,7 +152,7 @@ def test_a_plugin_that_leaks_is_refused_before_anything_runs_again(
 def test_a_plugin_that_fails_in_the_check_is_refused(honest: Path, into: Path) -> None:
     found = examine([honest], into)
     with mock.patch("bench.evaluation.check.noninterference.check_method", side_effect=ZeroDivisionError("by nothing")):
-        verify(found, Progress(), skip_rerun=True)
+        verify(found, Outcomes(into), Progress(), skip_rerun=True)
     assert [item.why for item in found.refused] == ["it cannot be checked: ZeroDivisionError: by nothing"]
 
 
@@ -158,7 +160,7 @@ def test_settings_that_the_check_does_not_have_are_said(into: Path, run: Path) -
     put(run, values_of("cifar10-pate-eps5.8-quick-s1-6ac8dfbd8d47"))
     found = examine([run], into)
     with all_pass_the_check():
-        verify(found, Progress(), skip_rerun=True)
+        verify(found, Outcomes(into), Progress(), skip_rerun=True)
     (check,) = [item for item in found.items if item.kind == "check"]
     assert check.fate is Fate.PASSED
     assert check.why == (
@@ -226,30 +228,30 @@ def cell_of(key: str, method: str, seconds: float, artefacts: dict[str, tuple[in
     return asked(made(key=key, method=method, provenance=known), overrides={})
 
 
-def run_again(*records: Record, rerun: tuple[str, ...] = ()) -> list[str]:
-    """Return the keys of the cells that `publish` runs again; its program ends at once."""
+def run_again(folder: Path, *records: Record, rerun: tuple[str, ...] = ()) -> list[str]:
+    """Return the keys of the cells that `publish` into `folder` runs again; its program ends at once."""
     found = Publication(added={record.key: (record, Path()) for record in records})
     with all_pass_the_check(), mock.patch.object(sys, "executable", "false"):
-        verify(found, Progress(), rerun=rerun)
+        verify(found, Outcomes(folder), Progress(), rerun=rerun)
     assert {item.why for item in found.refused} == {"its cell cannot be run again: it ended with status 1"}
     return [item.name for item in found.items if item.kind == "rerun"]
 
 
-def test_the_quickest_cell_of_each_method_runs_again() -> None:
+def test_the_quickest_cell_of_each_method_runs_again(tmp_path: Path) -> None:
     three = cell_of("a1", "pate", 5.0), cell_of("a2", "pate", 3.0), cell_of("b1", "dpsd", 9.0)
-    assert run_again(*three) == ["a2", "b1"]
-    assert run_again(*three, rerun=("a1",)) == ["a1", "b1"]
+    assert run_again(tmp_path, *three) == ["a2", "b1"]
+    assert run_again(tmp_path, *three, rerun=("a1",)) == ["a1", "b1"]
     with pytest.raises(UnknownNameError, match="record to add"):
-        run_again(*three, rerun=("c",))
+        run_again(tmp_path, *three, rerun=("c",))
     folder = asked(three[1], overrides={"weights": "file:PATH/w.pth"})  # only the data's owner can run it again
-    assert run_again(three[0], folder) == ["a1"]
+    assert run_again(tmp_path, three[0], folder) == ["a1"]
 
 
-def test_a_cell_that_found_the_work_of_another_takes_as_long_as_both() -> None:
+def test_a_cell_that_found_the_work_of_another_takes_as_long_as_both(tmp_path: Path) -> None:
     maker = cell_of("maker", "pate", 100.0, {"teachers": (1, 0)})
     finder = cell_of("finder", "pate", 2.0, {"teachers": (0, 1)})
-    assert run_again(finder, maker) == ["maker"]
-    assert run_again(finder, cell_of("alone", "pate", 50.0)) == ["finder"]
+    assert run_again(tmp_path, finder, maker) == ["maker"]
+    assert run_again(tmp_path, finder, cell_of("alone", "pate", 50.0)) == ["finder"]
 
 
 def student(sha256: str) -> Student:
@@ -282,7 +284,7 @@ def test_another_student_passes_on_another_machine_alone(
     assert compared(mine, mine, [*row, mine], 1.0)[0] is Fate.PASSED
 
 
-def test_a_second_run_elsewhere_may_have_another_key() -> None:
+def test_a_second_run_elsewhere_may_have_another_key(tmp_path: Path) -> None:
     """The key depends on a calibrated number, which may round differently there."""
     mine = asked(made(key="mine", student=student("a" * 64)), overrides={})
     there = made(key="there", student=student("b" * 64), provenance=provenance(python="3.13.0"))
@@ -293,7 +295,7 @@ def test_a_second_run_elsewhere_may_have_another_key() -> None:
 
     found = Publication(added={"mine": (mine, Path())})
     with all_pass_the_check(), mock.patch("bench.publishing.verify.run_command", run):
-        verify(found, Progress())
+        verify(found, Outcomes(tmp_path), Progress())
     (again,) = [item for item in found.items if item.kind == "rerun"]
     assert (again.fate, again.why.startswith("a different student, because it ran with different python")) == (
         Fate.FLAGGED,
@@ -359,6 +361,7 @@ def test_ctrl_c_ends_the_second_run_and_leaves_the_board(into: Path, tmp_path: P
     assert process.returncode == 130
     assert b"stopped" in errors
     assert all_of(into) == before
+    assert len(list((into / "publishing").iterdir())) == 1  # the check, which the next command need not repeat
     assert not [name for name in asleep if is_asleep(name / "comm")]
 
 
