@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from bench.core.plain_files import read_plain
@@ -46,11 +47,10 @@ class Outcomes:
         program = program_digest(inspect.getsourcefile(METHODS.get(method)) or "")
         parts = [kind, method, program, *self._machine, *sorted(record.to_json() for record in records)]
         path = self._folder / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.json"
-        try:
+        with suppress(OSError, ValueError):
             kept = _Kept.model_validate(json_object(read_plain(path)))
             return Item(kept.kind, kept.name, kept.fate, kept.why)
-        except (OSError, ValueError):
-            item = make()
+        item = make()
         if item.fate is not Fate.REFUSED:
             self._folder.mkdir(exist_ok=True)
             write_atomic(path, _Kept(kind=item.kind, name=item.name, fate=item.fate, why=item.why).to_json().encode())
