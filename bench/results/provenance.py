@@ -88,7 +88,9 @@ def _git(unread: dict[str, str]) -> tuple[str | None, bool | None]:
     try:
         # A package installed inside another repository must not report that repository's commit.
         ask("ls-files", "--error-unmatch", Path(__file__).name)
-        return ask("rev-parse", "HEAD"), bool(ask("status", "--porcelain", "--untracked-files=no"))
+        # Files of the board are results, which no run reads.
+        program = (":(top)", ":(top,exclude)leaderboards")
+        return ask("rev-parse", "HEAD"), bool(ask("status", "--porcelain", "--untracked-files=no", "--", *program))
     except FileNotFoundError:
         why = "git is not installed"
     except subprocess.CalledProcessError:
