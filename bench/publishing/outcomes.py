@@ -1,7 +1,6 @@
 """Outcomes that a stopped ``bench publish`` keeps on the board, so that the same command does not repeat them.
 
-They are kept on the board, and not in a cache or with the submitted records, because the methods that are checked, and
-their authors, can write there.
+They are kept on the board because methods under check can write to caches, and authors to the submitted records.
 """
 
 from __future__ import annotations

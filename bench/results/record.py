@@ -248,7 +248,7 @@ class Provenance(Row):
     git_commit: str | None
     """Commit of the program."""
     git_dirty: bool | None
-    """Whether tracked files had changes."""
+    """Whether tracked files outside `leaderboards` had changes."""
     packages: dict[str, str]
     """Versions of the packages that matter, by name."""
     python: str

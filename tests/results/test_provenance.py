@@ -7,14 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from helpers.paths import ROOT
 
 CODE = "from bench.results.provenance import Clock; print(Clock().stop().git_dirty)"
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_only_changes_of_the_program_count(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "leaderboards").mkdir()
