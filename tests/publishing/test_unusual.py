@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.progress import Progress
+from bench.publishing.outcomes import Outcomes
 from bench.publishing.publish import Fate, examine
 from bench.publishing.verify import demand_audits, verify
 from helpers.plugins import ASKED, STOPPING, source
@@ -135,6 +136,6 @@ def test_it_is_checked_audited_and_added(
     run = run_cells(tmp_path / "runs", "-s", "0,1")
     found = examine([run], into)
     demand_audits(found)
-    verify(found, Progress())
+    verify(found, Outcomes(into), Progress())
     assert [item.why for item in found.refused] == []
     assert {item.kind for item in found.items if item.fate is Fate.PASSED} >= {"check", "rerun", "replay"}
