@@ -41,7 +41,8 @@ from bench.methods.generative.gan_parts import AdamAgainst, Forger, ForgerConfig
 from bench.methods.shared.calibration import PoissonBatches
 from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
 from bench.privacy.accounting.accountants import claim_by
-from bench.privacy.dpsgd.example_gradients import ExampleGradients, norms, weighted_sum
+from bench.privacy.dpsgd.example_gradients import ExampleGradients
+from bench.privacy.dpsgd.gradient_forms import norms, weighted_sum
 from bench.training.divergence import check_finite
 
 CODE = "Bie et al. 2023, the authors' code alexbie98/dpgan-revisit: "

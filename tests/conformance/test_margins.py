@@ -17,7 +17,7 @@ from bench.methods.generative.pca_vae import clipped
 from bench.methods.linear.family import clipped_sum
 from bench.methods.pate.pate_ridge import normalised
 from bench.methods.shared.clipping import clipped_rows
-from bench.privacy.dpsgd.example_gradients import Outer, weighted_sum
+from bench.privacy.dpsgd.gradient_forms import Outer, weighted_sum
 from bench.privacy.mechanisms import mechanisms
 
 
@@ -101,6 +101,32 @@ def test_a_gradient_of_rank_one_does_not_exceed_the_norm(outputs: int, inputs: i
         _, (factor,) = Flat(1.5).clipped([sample])
         joint = exact_norms(sample.left) * exact_norms(sample.right) * factor.double().numpy()
         assert joint.max() <= 1.5
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=SEEDS, length=st.sampled_from([2, 17, 197]), widths=st.sampled_from([(3, 5), (64, 192), (768, 768)]),
+    scales=st.tuples(*[st.sampled_from([1e-12, 1e-3, 1.0, 1e8])] * 2), distance=st.sampled_from([0.0, 1e-7, 1e-4, 1.0]),
+)  # fmt: skip
+def test_a_gradient_of_a_sequence_does_not_exceed_the_norm_if_its_positions_cancel(
+    seed: int, length: int, widths: tuple[int, int], scales: tuple[float, float], distance: float
+) -> None:
+    """Each position but the last is followed by its negative, up to a relative `distance`."""
+    from bench.privacy.dpsgd.clipping import Flat
+
+    draws = torch.Generator().manual_seed(seed)
+    left, right = (
+        torch.randn(2, length, width, generator=draws) * size for width, size in zip(widths, scales, strict=True)
+    )
+    later = slice(1, 2 * (length // 2), 2)
+    left[:, later] = -left[:, 0 : 2 * (length // 2) : 2] * (1 + distance * torch.randn(2, 1, 1, generator=draws))
+    right[:, later] = right[:, 0 : 2 * (length // 2) : 2]
+    sample = Outer(left, right)
+    _, (factor,) = Flat(1.5).clipped([sample])
+    exact = (left.double().mT @ right.double()).flatten(1) * factor.double()[:, None]
+    assert exact_norms(exact).max() <= 1.5
+    one = torch.tensor([1.0, 0.0])
+    assert exact_norms(weighted_sum(sample, factor * one).flatten()[None]).max() <= 1.5
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="TensorFloat-32 is arithmetic of CUDA devices")

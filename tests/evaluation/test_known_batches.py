@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from bench.evaluation.check.known_batches import LEAST, ROOM, KnownBatch, kept_steps
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import Batch, DPSGDRun
-from bench.privacy.dpsgd.example_gradients import Gradients, Outer
+from bench.privacy.dpsgd.gradient_forms import Gradients, Outer
 
 
 def run_of(steps: int, batch: int = 8) -> DPSGDRun:

@@ -25,7 +25,8 @@ from bench.methods.generative.guided import critics_of
 from bench.methods.generative.pate_gan import PATEGAN, PATEGANConfig
 from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
 from bench.privacy.accounting.accountants import accountant, proven
-from bench.privacy.dpsgd.example_gradients import ExampleGradients, Outer, norms
+from bench.privacy.dpsgd.example_gradients import ExampleGradients
+from bench.privacy.dpsgd.gradient_forms import Outer, norms
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.ledgers import seeded_ledger

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from bench.core.errors import BenchError
 from bench.data.text import PADDING
 from bench.models.classifiers import small_cnn, tanh_cnn_mnist
 from bench.models.text_nets import text_cnn
-from bench.privacy.dpsgd.example_gradients import ExampleGradients, Outer, norms, picked, weighted_sum, without
+from bench.privacy.dpsgd.example_gradients import ExampleGradients
+from bench.privacy.dpsgd.gradient_forms import Outer, norms, picked, weighted_sum, without
 
 N = 5
 
@@ -115,11 +117,14 @@ def scattering_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-def vit() -> nn.Module:
+def vit(*, frozen: str = "", **options: Any) -> nn.Module:
     import timm
 
-    options = {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 12, "depth": 1, "num_heads": 2}
-    return timm.create_model("vit_tiny_patch16_224", num_classes=10, **options)
+    size = {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 12, "depth": 1, "num_heads": 2}
+    net = timm.create_model("vit_tiny_patch16_224", num_classes=10, **size, **options)
+    if frozen:
+        net.get_parameter(frozen).requires_grad_(False)
+    return net
 
 
 def frozen_bias() -> nn.Module:
@@ -133,6 +138,8 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear without bias": (lambda: nn.Linear(4, 3, bias=False), (4,)),
     "linear with a frozen bias": (frozen_bias, (4,)),
     "linear on a sequence": (lambda: nn.Linear(4, 3), (6, 4)),
+    "linear on a short sequence": (lambda: nn.Linear(8, 6), (3, 8)),
+    "linear on each pixel": (lambda: nn.Linear(8, 9, bias=False), (2, 2, 8)),
     "strided convolution": (lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1), (2, 7, 7)),
     "convolution of wide kernels": (lambda: nn.Conv2d(3, 2, (2, 4), (1, 3), (0, 2), bias=False), (3, 5, 6)),
     "convolution padded to the same size": (lambda: nn.Conv2d(2, 4, 3, padding="same"), (2, 5, 5)),
@@ -187,6 +194,11 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "CNN on scattering": (scattering_cnn, (81, 7, 7)),
     "vision transformer": (vit, (1, 8, 8)),
+    "vision transformer with registers": (partial(vit, reg_tokens=2, no_embed_class=True), (1, 8, 8)),
+    "vision transformer without tokens": (partial(vit, class_token=False, global_pool="avg"), (1, 8, 8)),
+    "vision transformer with fixed positions": (partial(vit, frozen="pos_embed"), (1, 8, 8)),
+    "vision transformer for all sizes": (partial(vit, dynamic_img_size=True), (1, 8, 8)),
+    "vision transformer at another size": (partial(vit, dynamic_img_size=True), (1, 12, 12)),
 }  # fmt: skip
 
 
@@ -215,18 +227,42 @@ def test_they_are_those_of_each_example_alone(name: str) -> None:
         summed = torch.tensordot(factors, wanted, dims=1)
         torch.testing.assert_close(weighted_sum(found, factors), summed, rtol=1e-4, atol=2e-5 * size)
     assert not any(layer._forward_hooks or hasattr(layer, "ft_compute_sample_grad") for layer in net.modules())
+    assert [id(parameter) for parameter in net.parameters() if parameter.requires_grad] == list(map(id, parameters))
+
+
+def test_a_transformer_forms_no_gradients_of_its_products() -> None:
+    net = vit()
+    gradients = ExampleGradients(net)
+    gradients.backward(loss_of(net(torch.rand(N, 1, 8, 8)), torch.arange(N)), N)
+    found = {name for name, one in net.named_parameters() if isinstance(one.grad_sample, Outer)}
+    assert {"blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight", "head.weight"} <= found
+
+
+def test_an_error_in_the_net_leaves_its_parameters_in_place() -> None:
+    net = vit()
+    parameters = list(net.parameters())
+    gradients = ExampleGradients(net)
+    net.blocks[0].register_forward_pre_hook(lambda layer, inputs: 1 / 0)  # type: ignore[union-attr]
+    with pytest.raises(ZeroDivisionError):
+        net(torch.rand(N, 1, 8, 8))
+    gradients.remove()
+    assert list(map(id, net.parameters())) == list(map(id, parameters))
 
 
 @given(
-    st.integers(0, 4), st.integers(1, 5), st.integers(1, 5), st.integers(-6, 12), st.integers(-6, 12), st.integers(0)
+    st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(1, 5), st.integers(-6, 12),
+    st.integers(-6, 12), st.integers(0),
 )  # fmt: skip
 def test_those_that_are_not_formed_are_those_that_are(
-    count: int, outputs: int, inputs: int, left: int, right: int, seed: int
+    count: int, length: int, outputs: int, inputs: int, left: int, right: int, seed: int
 ) -> None:
+    """A length of 0 stands for one vector per example."""
     generator = torch.Generator().manual_seed(seed % 2**32)
-    one, other, factors = (torch.randn(count, width, generator=generator) for width in (outputs, inputs, 1))
+    shape = (count, length) if length else (count,)
+    one, other = (torch.randn(*shape, width, generator=generator) for width in (outputs, inputs))
+    factors = torch.randn(count, 1, generator=generator)
     outer = Outer(one * 10.0**left, other * 10.0**right)
-    formed = outer.left[:, :, None] * outer.right[:, None]
+    formed = outer.left.mT @ outer.right if length else outer.left[:, :, None] * outer.right[:, None]
     torch.testing.assert_close(picked(outer, slice(None)), formed)
     torch.testing.assert_close(norms(outer), norms(formed.double()).float(), rtol=1e-3, atol=0)
     size = float(formed.abs().max()) if count else 1.0

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from bench.privacy.dpsgd.clipping import FILLED, Flat, PerLayer, TopK
 from bench.privacy.dpsgd.dp_sgd import PROBED, DPSGDRun, train
-from bench.privacy.dpsgd.example_gradients import Outer, keep_largest, picked
+from bench.privacy.dpsgd.gradient_forms import Outer, keep_largest, picked
 
 CLIP = 0.5
 

@@ -22,7 +22,7 @@ from bench.privacy.auditing.sampled_loss import SampledSums, sampled_shift
 from bench.privacy.auditing.transcript_loss import PublicDifference
 from bench.privacy.dpsgd.clipping import Flat, PerLayer
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps, train
-from bench.privacy.dpsgd.example_gradients import Gradients, picked, without
+from bench.privacy.dpsgd.gradient_forms import Gradients, picked, without
 from bench.privacy.mechanisms.loss_change import loss_change
 from bench.privacy.mechanisms.mechanisms import poisson_sample
 from bench.privacy.mechanisms.noise import SeededNoise

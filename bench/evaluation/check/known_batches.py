@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bench.privacy.dpsgd.dp_sgd import Batch, DPSGDRun, NoisySteps
-from bench.privacy.dpsgd.example_gradients import Gradients, Outer
+from bench.privacy.dpsgd.gradient_forms import Gradients, Outer
 
 ROOM = 2**26
 """Bytes of known batches that one training keeps, about."""

@@ -31,7 +31,7 @@ from bench.evaluation.check.replaced import AT_CALLS, Originals
 from bench.evaluation.check.sensitivity import NORMS, Given
 from bench.privacy.auditing.sampled_loss import all_updates, function_values
 from bench.privacy.dpsgd.dp_sgd import Batch
-from bench.privacy.dpsgd.example_gradients import Gradients
+from bench.privacy.dpsgd.gradient_forms import Gradients
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.batch_events import Training
 from bench.privacy.mechanisms.executors import Call, Executor

@@ -20,7 +20,8 @@ from torch import Tensor
 from bench.core.errors import BenchError
 from bench.core.transforms import as_float
 from bench.privacy.dpsgd.clipping import Clipping
-from bench.privacy.dpsgd.example_gradients import ExampleGradients, Gradients, picked
+from bench.privacy.dpsgd.example_gradients import ExampleGradients
+from bench.privacy.dpsgd.gradient_forms import Gradients, picked
 from bench.storage.checkpoint import input_digest
 
 _LARGEST = 100.0

@@ -16,14 +16,8 @@ from torch.nn import Parameter
 
 from bench.core import margins
 from bench.core.errors import BenchError
-from bench.privacy.dpsgd.example_gradients import (
-    ExampleGradients,
-    Gradients,
-    keep_largest,
-    norms,
-    weighted_sum,
-    without,
-)
+from bench.privacy.dpsgd.example_gradients import ExampleGradients
+from bench.privacy.dpsgd.gradient_forms import Gradients, keep_largest, norms, weighted_sum, without
 
 FILLED = 64
 """Examples in every pass if gradients keep their largest entries; the last pass is padded. Rounding depends on the pass

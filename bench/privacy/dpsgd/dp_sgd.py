@@ -20,7 +20,8 @@ from bench.core.types import Sampling
 from bench.privacy.dpsgd.anchor_subspace import Subspace
 from bench.privacy.dpsgd.clipping import Adaptive, Clipping, Flat, PerLayer, TopK
 from bench.privacy.dpsgd.example_checks import PROBED, buffers_of, check_examples, is_kept
-from bench.privacy.dpsgd.example_gradients import ExampleGradients, Gradients, Outer, picked
+from bench.privacy.dpsgd.example_gradients import ExampleGradients
+from bench.privacy.dpsgd.gradient_forms import Gradients, Outer, picked
 from bench.privacy.dpsgd.sampling import Rows, batches
 from bench.privacy.events.batch_events import Training, training_event
 from bench.storage.checkpoint import Checkpoint, Loop, Part

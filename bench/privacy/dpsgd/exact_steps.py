@@ -20,7 +20,7 @@ from bench.privacy.dpsgd.clipping import FILLED, Clipping, Flat, PerLayer, TopK
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps
 from bench.privacy.dpsgd.exact_normal import BITS, floored_normals, system_words
 from bench.privacy.dpsgd.example_checks import random_images
-from bench.privacy.dpsgd.example_gradients import Gradients, Outer, picked
+from bench.privacy.dpsgd.gradient_forms import Gradients, Outer, picked
 
 if TYPE_CHECKING:
     import numpy as np

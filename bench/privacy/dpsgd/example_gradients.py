@@ -1,10 +1,8 @@
 """Per-example gradients from one forward and one backward pass.
 
-A linear layer that sees one vector per example has gradients of rank one: their norms are products of norms, and a
-weighted sum of them is one matrix product (Goodfellow, arXiv:1510.01799), so they are never formed. Plain convolutions
-form theirs from windows; other layers with a formula in Opacus use it; all others make a second pass of the layer by
-torch.func or, if that fails, of each example alone. Norms of convolutions and sequences can be computed without
-gradients, but suffer cancellation in float32, and too small a norm lets a gradient escape clipping.
+Linear layers give theirs as factors (:mod:`bench.privacy.dpsgd.gradient_forms`), unless their sequences are long. Plain
+convolutions form theirs from windows; other layers with a formula in Opacus use it; all others make a second pass of
+the layer by torch.func or, if that fails, of each example alone.
 """
 
 from __future__ import annotations
@@ -20,89 +18,20 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from bench.core.errors import BenchError
-from bench.core.lazy_libraries import opacus
-from bench.core.precision import arithmetic
+from bench.core.lazy_libraries import opacus, timm
+from bench.privacy.dpsgd.gradient_forms import Gradients, Outer, picked
 
 _AT_ONCE = 32  # with this many examples, copies of the windows fit a processor's cache
-SUMMED = 4096  # squares added up in float32, as margins.FLOAT32_SUMS says; of a million, a norm loses a thousandth
-_TINY = 1e-15  # squares below 1e-45 are 0 in float32; this hides no factor of a norm and changes no norm above 1e-8
 
 
-@dataclass(frozen=True, slots=True)
-class Outer:
-    """Gradients of rank one: outer products of the rows of `left` (n, outputs) and `right` (n, inputs)."""
-
-    left: Tensor
-    right: Tensor
-
-
-Gradients = Tensor | Outer
-"""One parameter's gradient for each of n examples: (n, *shape), or not formed."""
 _Edge = torch.autograd.graph.GradientEdge
-
-
-def picked(gradients: Gradients, rows: Sequence[int] | slice) -> Tensor:
-    """Return the gradients of the examples `rows`, formed."""
-    if isinstance(gradients, Outer):
-        return gradients.left[rows][:, :, None] * gradients.right[rows][:, None]
-    return gradients[rows]
-
-
-def without(gradients: Gradients, rows: Tensor) -> Gradients:
-    """Return a copy of the gradients with zeros for the examples `rows`."""
-    if isinstance(gradients, Outer):
-        return Outer(gradients.left.index_fill(0, rows, 0.0), gradients.right.index_fill(0, rows, 0.0))
-    return gradients.index_fill(0, rows, 0.0)
-
-
-def keep_largest(gradients: Sequence[Gradients], count: int) -> list[Tensor]:
-    """Return the gradients of all parameters, formed, with only the `count` largest entries of each example.
-
-    The others are set to zero, in place if already formed. Entries tied with the smallest kept one also stay. A
-    non-finite gradient keeps a non-finite entry.
-    """
-    formed = [picked(gradient, slice(None)) for gradient in gradients]
-    for start in range(0, len(formed[0]), 16):  # few enough to fit the processor's cache
-        parts = [gradient[start : start + 16] for gradient in formed]
-        sizes = torch.cat([part.flatten(1).abs() for part in parts], 1).cpu().numpy()
-        place = sizes.shape[1] - count
-        sizes.partition(place, axis=1)  # half the time of torch's topk
-        least = torch.from_numpy(sizes[:, place]).to(parts[0].device)
-        for part in parts:
-            part *= part.abs() >= least.view(-1, *[1] * (part.dim() - 1))  # multiply, as NaN times zero is NaN
-    return formed
-
-
-def norms(gradients: Gradients) -> Tensor:
-    """Return the L2 norms (n,) of the gradients; non-finite if a gradient is."""
-    if isinstance(gradients, Outer):
-        return (norms(gradients.left) + _TINY) * (norms(gradients.right) + _TINY)
-    order = _memory_order(gradients)
-    flat = gradients[..., None].permute(0, *order, gradients.dim()).flatten(1)
-    if flat.stride(1) != 1:  # torch would add up in one sum, not in eight
-        flat = flat.contiguous()
-    parts = [torch.linalg.vector_norm(part, dim=1) for part in torch.split(flat, SUMMED, dim=1)]
-    found: Tensor = torch.stack(parts, 1).double().norm(dim=1).to(gradients.dtype)
-    return found
-
-
-def _memory_order(gradients: Tensor) -> list[int]:
-    """Return the axes after the first by decreasing stride; in another order, a flat view would be a copy."""
-    return sorted(range(1, gradients.dim()), key=gradients.stride, reverse=True)
-
-
-def weighted_sum(gradients: Gradients, factors: Tensor) -> Tensor:
-    """Return the sum of gradients times `factors` (n,), in float32: TensorFloat-32 could exceed the clipping norm."""
-    with arithmetic("float32", factors.device):
-        if isinstance(gradients, Outer):
-            return (gradients.left * factors[:, None]).T @ gradients.right
-        order = _memory_order(gradients)
-        summed: Tensor = torch.tensordot(factors, gradients.permute(0, *order), dims=1)
-    return summed.permute([order.index(place) for place in range(1, gradients.dim())])
+_NOTHING = pytree.tree_flatten(())[1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
+    """A pass of a layer; or, without inputs, `copied`: a parameter that its layer got as one copy per example."""
+
     layer: nn.Module
     inputs: list[Any]
     """All arguments, flattened, with detached tensors; `spec` restores their structure."""
@@ -111,6 +40,7 @@ class _Call:
     before: list[_Edge]
     """Where the graph continues before the layer."""
     outputs: list[_Edge] = field(repr=False)
+    copied: nn.Parameter | None = None
 
 
 class ExampleGradients:
@@ -139,7 +69,12 @@ class ExampleGradients:
         self._calls: list[_Call] = []
         self._watching = True
         self._without_vmap: set[nn.Module] = set()
+        self._swapped: dict[nn.Module, dict[str, nn.Parameter]] = {}
+        """The parameters of layers that run with a copy per example, by name."""
         self._hooks = [layer.register_forward_hook(self._watch, with_kwargs=True) for layer in layers]
+        for layer in filter(_copies, layers):
+            self._hooks.append(layer.register_forward_pre_hook(self._swap))
+            self._hooks.append(layer.register_forward_hook(self._restore, always_call=True))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -203,8 +138,24 @@ class ExampleGradients:
         samples = [picked(parameter.grad_sample, rows) for parameter in self._parameters]  # type: ignore[attr-defined]
         return torch.cat([sample.flatten(1) for sample in samples], 1)
 
+    def _swap(self, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Give each example its own copy of the parameters beside the sublayers, if `inputs` have the net's size."""
+        meant = layer.get_submodule("patch_embed").img_size
+        if not self._watching or not torch.is_grad_enabled() or not inputs or meant != inputs[0].shape[2:]:
+            return
+        own = {name: one for name, one in layer.named_parameters(recurse=False) if one.requires_grad}
+        self._swapped[layer] = own
+        for name, parameter in own.items():
+            copies = parameter.expand(len(inputs[0]), *parameter.shape[1:])
+            layer._parameters[name] = copies  # type: ignore[assignment]
+            edge = torch.autograd.graph.get_gradient_edge(copies)
+            self._calls.append(_Call(layer, [], _NOTHING, [], [], [edge], copied=parameter))
+
+    def _restore(self, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        layer._parameters.update(self._swapped.pop(layer, {}))
+
     def _watch(self, layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
-        if not self._watching or not torch.is_grad_enabled() or not _trained(output):
+        if not self._watching or not torch.is_grad_enabled() or not _trained(output) or layer in self._swapped:
             return output
         if len(_trained(output)) > 1:
             # One output may depend on another, as in an LSTM cell; views get only gradients from outside the layer.
@@ -246,10 +197,13 @@ class ExampleGradients:
 
     def _of_layer(self, call: _Call, flows: list[Tensor | None]) -> dict[Tensor, Gradients]:
         layer, inputs, flow = call.layer, call.inputs, flows[0]
+        if call.copied is not None:
+            return {} if flow is None else {call.copied: flow[:, None]}
         if flow is not None and len(inputs) == len(flows) == 1 and _has_formula(layer):
-            if type(layer) is nn.Linear and flow.dim() == 2:
-                linear: dict[Tensor, Gradients] = {layer.weight: Outer(flow, inputs[0].to(flow.dtype))}
-                return linear if layer.bias is None else {**linear, layer.bias: flow}
+            if type(layer) is nn.Linear and _is_short(layer, flow):
+                left, right = (rows.flatten(1, -2) if rows.dim() > 3 else rows for rows in (flow, inputs[0]))
+                linear: dict[Tensor, Gradients] = {layer.weight: Outer(left, right.to(flow.dtype))}
+                return linear if layer.bias is None else {**linear, layer.bias: left.sum(1) if left.dim() > 2 else left}
             if type(layer) is nn.Conv2d and _is_plain(layer):
                 return _of_convolution(layer, inputs[0], flow)
             sampled: dict[Tensor, Gradients] = opacus.GradSampleModule.GRAD_SAMPLERS[type(layer)](layer, inputs, flow)
@@ -290,9 +244,14 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
     if own:
         yield module
     # A layer without a formula is differentiated as a whole, including its children.
-    if not own or type(module) in opacus.GradSampleModule.GRAD_SAMPLERS:
+    if not own or type(module) in opacus.GradSampleModule.GRAD_SAMPLERS or _copies(module):
         for child in module.children():
             yield from _layers(child)
+
+
+def _copies(module: nn.Module) -> bool:
+    """Return whether `module` is timm's vision transformer, which adds its tokens and positions to all examples."""
+    return type(module) is timm.models.VisionTransformer
 
 
 def _has_formula(layer: nn.Module) -> bool:
@@ -348,6 +307,12 @@ def _one_by_one(call: _Call, flows: list[Tensor | None]) -> dict[Tensor, Gradien
             "its dropout to 0, or use a separate layer for it (torch.nn.Dropout)."
         )
     return dict(zip(parameters, map(torch.stack, zip(*rows, strict=True)), strict=True))
+
+
+def _is_short(layer: nn.Linear, flow: Tensor) -> bool:
+    """Return whether gradients of low rank take fewer operations than formed ones, which also fill more memory."""
+    length = flow[0].numel() // layer.out_features if len(flow) else 1
+    return flow.dim() == 2 or length * (layer.in_features + layer.out_features) < layer.weight.numel()
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
