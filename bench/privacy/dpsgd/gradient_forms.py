@@ -109,8 +109,9 @@ def weighted_sum(gradients: Gradients, factors: Tensor) -> Tensor:
     """Return the sum of gradients times `factors` (n,), in float32: TensorFloat-32 could exceed the clipping norm."""
     with arithmetic("float32", factors.device):
         if isinstance(gradients, Outer):
-            scaled = gradients.left * factors.view(-1, *[1] * (gradients.left.dim() - 1))
-            return scaled.flatten(0, -2).T @ gradients.right.flatten(0, -2)
+            left, right, scales = gradients.left, gradients.right, factors.view(-1, *[1] * (gradients.left.dim() - 1))
+            left, right = (left * scales, right) if left.shape[-1] <= right.shape[-1] else (left, right * scales)
+            return left.flatten(0, -2).T @ right.flatten(0, -2)
         order = _memory_order(gradients)
         summed: Tensor = torch.tensordot(factors, gradients.permute(0, *order), dims=1)
     return summed.permute([order.index(place) for place in range(1, gradients.dim())])
