@@ -218,6 +218,23 @@ def test_without_time_there_is_no_bound() -> None:
     assert (found.bounds, found.bypassed, seen) == ([], "", [])
 
 
+def test_slow_runs_leave_time_for_transcripts_that_count_and_for_no_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of 15 s in an audit of 10 minutes: 80 runs precede the first release that counts."""
+    now, losses = [0.0], gaussian(1.0, np.random.default_rng(0))
+    monkeypatch.setattr("bench.evaluation.audit.pair_audit.time.monotonic", lambda: now[0])
+
+    def slow(*given: object) -> Transcript:
+        now[0] += 30.0
+        return losses(*given)
+
+    found, _ = audited(told_apart, slow, minutes=10.0)
+    (bound,) = found.bounds
+    assert bound.instrument is Instrument.TRANSCRIPT
+    assert 5 <= sum(bound.runs) < 20
+    assert found.notes == ("no releases were compared: the 80 runs before those that count take 20 minutes",)
+    assert now[0] <= 600 + 30
+
+
 def test_the_pair_with_the_largest_losses_is_audited_by_its_larger_direction() -> None:
     def give(pair: str, swapped: bool, tilt: float, delta: float) -> Transcript:
         losses = gaussian(4.0 if swapped else 2.0, np.random.default_rng())

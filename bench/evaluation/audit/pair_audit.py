@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -61,6 +61,8 @@ ALIKE = 0.95  # share of the largest mean loss at which a pair counts as equally
 MARGIN = 0.3  # slack in epsilon, so that the early stop tolerates one or two errors
 POWER_SHARE = 0.15  # share of the minutes
 FULL_SHARE = 0.25  # share of the minutes
+TRANSCRIPT_SHARE = 0.4  # share of the minutes, if the rest is enough to compare releases
+CHOICE_SHARE = 1 / 3  # share of the transcripts' time for choosing a pair, and of the rest for choosing the tilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,20 @@ class _Bench:
     place: MethodPlace | type[Method]
     name: str
     until: float = math.inf
+    ended: list[float] = field(default_factory=list)  # when each run ended that no earlier command had made
 
     def more(self) -> bool:
         return time.monotonic() < self.until
+
+    @contextmanager
+    def choosing(self) -> Iterator[None]:
+        """Leave time for the runs that count after those inside the block."""
+        until, now = self.until, time.monotonic()
+        self.until = now + CHOICE_SHARE * (until - now)
+        try:
+            yield
+        finally:
+            self.until = until
 
     def depends(self, pair: WorstPair) -> list[Any]:
         # Reuse runs only to resume the same command: another command would test the same runs again without correction.
@@ -112,6 +125,7 @@ class _Bench:
             for number, result in self.crew.each([jobs[position][1] for position in missing], self.more):
                 self.cache.put(f"pair-{kind}", jobs[missing[number]][0], arrays(result))
                 stage.advance()
+                self.ended.append(time.monotonic())
                 yield missing[number], result
 
 
@@ -144,16 +158,28 @@ def audit_pairs(
     begin = time.monotonic()
     with closing(Crew(plan.workers, apart=place is not None)) as crew:
         bench = _Bench(plan, crew, cache, progress, place or method, _named(method))
-        bench.until = begin + 60 * plan.minutes * 0.4
+        seconds, at_full_size, notes = 60 * plan.minutes, None, list[str]()
+        bench.until = begin + TRANSCRIPT_SHARE * seconds
         with progress.stage("transcripts", 1):
-            by_transcript, order, bypassed = _by_transcript(bench, pairs)
-        bench.until = begin + 60 * plan.minutes
-        at_full_size, notes = None, list[str]()
+            with bench.choosing():
+                tried = dict(_transcripts(bench, [(pair, False, 0, 1.0) for pair in pairs]))
+            # Runs that choose the pair, the score and the threshold; a transcript takes two runs.
+            first = 2 * (TRIED * len(_small(pairs)) + PILOT - TRIED + CUT)
+            each = np.median(np.diff(bench.ended)) if len(bench.ended) > 1 else time.monotonic() - begin
+            wait = first * float(each) / 2
+            compared = wait < (1 - TRANSCRIPT_SHARE - FULL_SHARE) * seconds
+            if not compared:
+                notes.append(
+                    f"no releases were compared: the {first} runs before those that count take {wait / 60:.0f} minutes"
+                )
+                bench.until = begin + (1 - FULL_SHARE * (full is not None)) * seconds
+            by_transcript, order, bypassed = _by_transcript(bench, pairs, tried)
+        bench.until = begin + seconds
         if full is not None:
-            at_full_size, difference = _at_full_size(bench, full, 60 * plan.minutes * FULL_SHARE, notes.append)
+            at_full_size, difference = _at_full_size(bench, full, FULL_SHARE * seconds, notes.append)
             bypassed = bypassed or difference
         with progress.stage("releases", 1):
-            by_release = _by_release(bench, order)
+            by_release = _by_release(bench, order) if compared else None
     bounds = [bound for bound in (by_release, by_transcript, at_full_size) if bound is not None]
     audited = [pair for pair in order if pair.name in {bound.pair for bound in bounds}] or order[:1]
     reduced = dict.fromkeys(change for pair in audited for change in pair.reduced)
@@ -208,10 +234,11 @@ def _at_full_size(
     ), ""  # fmt: skip
 
 
-def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound | None, list[WorstPair], str]:
-    """Return the bound, the pairs by descending loss, and any bypass."""
+def _by_transcript(
+    bench: _Bench, pairs: Sequence[WorstPair], found: Mapping[int, Transcript]
+) -> tuple[PairBound | None, list[WorstPair], str]:
+    """Return the bound, the pairs by descending loss, and any bypass; `found` has a run on each that was tried."""
     delta = bench.plan.delta
-    found = dict(_transcripts(bench, [(pair, False, 0, 1.0) for pair in pairs]))
     bypassed = next((run.difference for run in found.values() if run.difference), "")
     shown = {number: run.size if run.exact is None else max(run.exact) for number, run in found.items()}
     exact = any(run.exact for run in found.values())
@@ -228,7 +255,8 @@ def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound
     if (epsilons := found[order[0]].exact) is not None:
         return bound(runs=(1, 1), epsilon=max(epsilons), exact=True), ranked, bypassed
     sure = found[order[0]].size > SURE
-    swapped, tilt = (False, 0.0) if sure else _tilt(bench, ranked[0])
+    with bench.choosing():
+        swapped, tilt = (False, 0.0) if sure else _tilt(bench, ranked[0])
     numbers = range(FIRST_COUNTED, FIRST_COUNTED + (TILTED if sure else TRANSCRIPTS))
     counted = [one for _, one in _transcripts(bench, [(ranked[0], swapped, number, tilt) for number in numbers])]
     if not counted:
@@ -283,12 +311,12 @@ def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
     plan = bench.plan
     confidence = 1 - (1 - plan.confidence) / (INSTRUMENTS * LOOKS)
     first_look = next((n for n in range(8, RELEASES) if _cap(n, plan.delta, confidence) > plan.target + MARGIN), None)
-    small = [pair for pair in pairs if pair.facts.private_records <= FEW] or pairs[:1]  # larger: too slow
+    small = _small(pairs)
     tried = {pair.name: _releases(bench, pair, range(TRIED)) for pair in small}
     whole = [pair for pair in small if min(map(len, tried[pair.name])) >= 4]
     if not whole:
         return None
-    pair = max(whole, key=lambda pair: _rank(best_score(*tried[pair.name])))
+    pair = max(whole, key=lambda pair: best_score(*tried[pair.name]).rank)
     later = _releases(bench, pair, range(TRIED, PILOT))
     pilot = [[*tried[pair.name][side], *later[side]] for side in (0, 1)]
     score = best_score(*pilot)
@@ -317,8 +345,9 @@ def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
     )  # fmt: skip
 
 
-def _rank(score: Score) -> tuple[float, float]:
-    return score.quality, score.distance
+def _small(pairs: Sequence[WorstPair]) -> Sequence[WorstPair]:
+    """Return the pairs on which releases are compared: larger ones are too slow."""
+    return [pair for pair in pairs if pair.facts.private_records <= FEW] or pairs[:1]
 
 
 def _cap(runs: int, delta: float, confidence: float) -> float:

@@ -86,6 +86,11 @@ class Score:
     centre: NDArray[np.float64]
     weights: NDArray[np.float64]
 
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What to compare scores by."""
+        return self.quality, self.distance
+
     def __call__(self, runs: Sequence[Channels]) -> NDArray[np.float64]:
         """Return the scores (n,) of `runs`, larger for the second set."""
         return np.array([self._of(run.get(self.channel)) for run in runs])
@@ -101,7 +106,7 @@ def best_score(first: Sequence[Channels], second: Sequence[Channels]) -> Score:
     # Sorted, because ties go to the first channel and cached runs have another order.
     names = [name for name in sorted(first[0]) if all(name in run and run[name].shape == first[0][name].shape
                                                       for run in (*first, *second))]  # fmt: skip
-    return max((_score(name, first, second) for name in names), key=lambda score: (score.quality, score.distance))
+    return max((_score(name, first, second) for name in names), key=lambda score: score.rank)
 
 
 def _score(name: str, first: Sequence[Channels], second: Sequence[Channels]) -> Score:
