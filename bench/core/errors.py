@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,16 +17,9 @@ class BenchError(Exception):
     told = ""
     """The part of the message that reveals nothing about private records; records on private data store only this."""
 
-    def __reduce__(self) -> tuple[Callable[..., BenchError], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the error by its message, whatever arguments its class takes."""
-        return _made_anew, (type(self), self.args, vars(self))
-
-
-def _made_anew(kind: type[BenchError], message: tuple[object, ...], state: dict[str, object]) -> BenchError:
-    error = kind.__new__(kind)
-    error.args = message
-    vars(error).update(state)
-    return error
+        return BaseException.__new__, (type(self), *self.args), vars(self)
 
 
 @contextmanager
