@@ -40,22 +40,17 @@ def save_released(released: Released, path: Path) -> str:
     Raises :class:`BenchError` if :func:`load_released` would not rebuild the student.
     """
     nets.check_options(released.student_name, released.student_options)
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in released.student.state_dict().items():
-        tensors[f"student/{name}"] = tensor
-    if released.generator is not None:
-        for name, tensor in released.generator.state_dict().items():
-            tensors[f"generator/{name}"] = tensor
-    for name, tensor in released.extras.items():
-        tensors[f"extra/{name}"] = tensor
-    metadata = {
-        # Use a single entry, because safetensors writes several in no fixed order.
-        "release": json.dumps(
-            {"format": FORMAT, "student": released.student_name, "options": released.student_options}, sort_keys=True
-        )
-    }
+    generator = {} if released.generator is None else released.generator.state_dict()
+    parts = {"student": released.student.state_dict(), "generator": generator, "extra": released.extras}
     # Clone, because safetensors refuses tied weights that share storage.
-    data = save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, metadata=metadata)
+    tensors = {
+        f"{part}/{name}": tensor.detach().cpu().contiguous().clone()
+        for part, named in parts.items()
+        for name, tensor in named.items()
+    }
+    about = {"format": FORMAT, "student": released.student_name, "options": released.student_options}
+    # Use a single entry, because safetensors writes several in no fixed order.
+    data = save(tensors, metadata={"release": json.dumps(about, sort_keys=True)})
     write_atomic(path, data)
     return hashlib.sha256(data).hexdigest()
 
