@@ -14,7 +14,6 @@ from PIL import Image
 
 import bench.experiments.run
 from bench.cli.record_pages import record_page
-from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.experiments import image_grid as module
 from bench.experiments.image_grid import GAP, image_grid
@@ -80,20 +79,6 @@ def test_floats_and_bytes_give_the_same_image_grid_and_nonsense_is_cut_off(monke
     assert image_grid(images) != image_grid(images.flip(0))
     monkeypatch.setattr(module, "CELL", 1)
     assert layout(image_grid(strange), 2) == [[0, 0, 255, 255]]
-
-
-@pytest.mark.parametrize(
-    ("images", "options", "says"),
-    [
-        (torch.zeros(2, 2, 4, 4), {}, "1 or 3"),
-        (torch.zeros(0, 1, 4, 4), {}, "1 or 3"),
-        (torch.zeros(4, 4), {}, "1 or 3"),
-        (torch.zeros(2, 1, 4, 4), {"labels": torch.zeros(3)}, "as many labels"),
-    ],
-)
-def test_what_no_image_grid_shows(images: torch.Tensor, options: dict[str, object], says: str) -> None:
-    with pytest.raises(BenchError, match=says):
-        image_grid(images, **options)  # type: ignore[arg-type]
 
 
 def test_a_release_without_a_picture_is_no_error(tmp_path: Path) -> None:
