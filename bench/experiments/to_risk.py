@@ -44,20 +44,21 @@ def expand_to_risk(
     `advance` as in :func:`bench.experiments.plan.expand`. Raises :class:`BenchError` for a method that has no proven
     curve or no setting that keeps the risk; if it is `optional`, it is left out instead.
     """
-    cells: list[Cell] = []
+    target, cells = grid.risk, list[Cell]()
+    assert target is not None
     for dataset in grid.datasets:
         for method in grid.methods:
             of_one = replace(grid, methods=(method,), datasets=(dataset,), basis=Basis.PROVEN, risk=None)
             try:
-                epsilon = _largest(of_one, _target(grid), describe, calibrations)
+                epsilon = _largest(of_one, target, describe, calibrations)
             except BenchError as error:
                 if not optional(method):
                     raise
                 say(f"left out: {error}")
             else:
                 found = expand(replace(of_one, epsilons=(epsilon,)), describe, calibrations)
-                measure, risk = _target(grid).measure, epsilon_digits(risk_of(found[0], _target(grid)), "up")
-                say(f"{method} on {dataset}: epsilon {epsilon:g} (proven) has {measure} of at most {risk}")
+                risk = epsilon_digits(risk_of(found[0], target), "up")
+                say(f"{method} on {dataset}: epsilon {epsilon:g} (proven) has {target.measure} of at most {risk}")
                 cells += found
             advance(len(grid.epsilons))
     return cells
@@ -72,11 +73,6 @@ def risk_of(cell: Cell, target: RiskTarget) -> float:
     if events is None:
         raise BenchError(f"{cell.method}: its charges are known only after a run. Use --eps with --basis proven.")
     return bound_on(target, events)
-
-
-def _target(grid: Grid) -> RiskTarget:
-    assert grid.risk is not None
-    return grid.risk
 
 
 def _largest(grid: Grid, target: RiskTarget, describe: Callable[[str], Dataset], calibrations: Calibrations) -> float:
