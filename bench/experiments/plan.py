@@ -255,13 +255,9 @@ def _calibrated(
         adjacency=adjacency,
         tuning=tuning,
     )
-    changes = (*reduced, *_rounded(precision))
-    return Cell(spec, dataset.name, facts, config, changes, refusal, refused)
-
-
-def _rounded(precision: PrecisionKind) -> tuple[Change, ...]:
-    exact = PrecisionKind.FLOAT32
-    return () if precision is exact else (Change.of("precision", exact.value, precision.value),)
+    if precision is not PrecisionKind.FLOAT32:
+        reduced = [*reduced, Change.of("precision", PrecisionKind.FLOAT32.value, precision.value)]
+    return Cell(spec, dataset.name, facts, config, tuple(reduced), refusal, refused)
 
 
 def keyed(cell: Cell) -> Cell:
