@@ -64,10 +64,8 @@ class Calibrations:
         self._new.clear()
 
     def _known(self, method: type[Method], name: str) -> Any | None:
-        made = self._new.get(method.name, {}).get(name)
-        return self._read(method, name) if made is None else config_from(method, made)
-
-    def _read(self, method: type[Method], name: str) -> Any | None:
+        if (made := self._new.get(method.name, {}).get(name)) is not None:
+            return config_from(method, made)
         for folder in self._folders:
             # Absent or damaged: a cache miss.
             with contextlib.suppress(OSError, ValueError, TypeError, BenchError):
