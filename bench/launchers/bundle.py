@@ -90,13 +90,13 @@ def pack(grid: Grid, target: Path, progress: Progress, *, wheels: bool = False) 
         if wheels:
             files |= {f"wheels/{path.name}": path for path in _wheels(Path(scratch) / "wheels", progress)}
         total = sum(path.stat().st_size for path in files.values())
+        listed: list[Packed] = []
         with progress.stage("hashing", total) as stage:
-            packed = tuple(
-                Packed(name=name, size=path.stat().st_size, sha256=_hashed(path, stage))
-                for name, path in sorted(files.items())
-            )
+            for name, path in sorted(files.items()):
+                listed.append(Packed(name=name, size=path.stat().st_size, sha256=file_digest(path, "sha256")))
+                stage.advance(listed[-1].size)
         grid = replace(grid, methods=tuple(own.get(name, name) for name in grid.methods))
-        bundle = Bundle(program=__version__, grid=grid, cells=tuple(cell.key for cell in cells), files=packed)
+        bundle = Bundle(program=__version__, grid=grid, cells=tuple(cell.key for cell in cells), files=tuple(listed))
         with progress.stage("packing", total) as stage:
             _write(bundle, files, target, stage)
     return bundle
@@ -175,12 +175,6 @@ def _wheels(into: Path, progress: Progress) -> list[Path]:
     if done.returncode:
         raise BenchError(f"pip could not collect the wheels: {done.stderr.strip().splitlines()[-1:]}")
     return sorted(into.iterdir())
-
-
-def _hashed(path: Path, stage: Stage) -> str:
-    digest = file_digest(path, "sha256")
-    stage.advance(path.stat().st_size)
-    return digest
 
 
 def _write(bundle: Bundle, files: dict[str, Path], target: Path, stage: Stage) -> None:
