@@ -38,16 +38,15 @@ class GridFile(BaseModel):
     student: str | None = None
     precision: PrecisionKind = PrecisionKind.FLOAT32
 
-    def options(self) -> GridOptions:
-        """Return the options; :meth:`bench.core.options.GridOptions.grid` validates their values."""
-        return GridOptions(**{name: getattr(self, name) for name in type(self).model_fields})
-
 
 NAMES = tuple(field.alias or name for name, field in GridFile.model_fields.items())
 
 
 def read_grid(path: Path) -> GridOptions:
-    """Return the options in the YAML file `path`; raise :class:`BenchError` if it does not hold a grid."""
+    """Return the options in the YAML file `path`; :meth:`bench.core.options.GridOptions.grid` validates their values.
+
+    Raise :class:`BenchError` if it does not hold a grid.
+    """
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise BenchError(f"{path} must hold a grid as NAME: VALUE, one per line, for instance methods: [pate, dp-sgd].")
@@ -55,7 +54,7 @@ def read_grid(path: Path) -> GridOptions:
         if name not in NAMES:
             raise UnknownNameError(f"name in {path}", str(name), NAMES)
     try:
-        return GridFile.model_validate(values).options()
+        return GridOptions(**dict(GridFile.model_validate(values)))
     except ValidationError as error:
         first = error.errors()[0]
         _, said = first_problem(error)
