@@ -88,9 +88,7 @@ class Attempts:
     def settled(self) -> bool:
         """Whether the last launch of the key has its result."""
         launch, _ = self._with_key()[-1]
-        entries = [entry for entry in launch.entries if entry.key == self.key]
-        tasks = [task for task in launch.tasks if task.key == self.key]
-        return any(settled(entry, self._run_dir) for entry in entries) or any(t.settled(self._run_dir) for t in tasks)
+        return any(settled(one, self._run_dir) for one in launch.results if one.key == self.key)
 
     def followed(self, number: int | None) -> Iterator[str]:
         """Yield the output of an attempt as it grows, then that of later attempts, until the key has its result."""

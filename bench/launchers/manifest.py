@@ -97,10 +97,6 @@ class Task(Row):
         """Return the task of making `file`."""
         return cls(key=key, title=title, file=file, before=run_dir.file_signature(file))
 
-    def settled(self, run_dir: RunDir) -> bool:
-        """Return whether the file is newer than the launch."""
-        return run_dir.file_signature(self.file) not in (None, self.before)
-
 
 class Launch(Row):
     """One `bench run`, `attack`, `audit`, `check` or `tune`; `kind` is the launcher's name.
@@ -150,6 +146,11 @@ class Launch(Row):
     def records(self) -> list[Entry]:
         """The units that write a record: all except shards."""
         return [entry for entry in self.entries if entry.shard is None]
+
+    @property
+    def results(self) -> list[Entry | Task]:
+        """The units that write a record, and the tasks."""
+        return [*self.records, *self.tasks]
 
     def units(self, describe: Callable[[str], Dataset], wanted: Callable[[str], bool] = lambda key: True) -> list[Unit]:
         """Return the units with `wanted` keys. Raises :class:`BenchError` if program or data have changed since."""

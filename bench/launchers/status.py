@@ -126,14 +126,10 @@ def overview(path: Path) -> Overview:
         row, note = _launch_row(launch, records, claims, run_dir)
         rows.append(row)
         notes += [note] if note else []
-        for entry in launch.records:  # a cell's last launch counts
-            waiting.pop(entry.key, None)
-            if entry.key not in claims and not settled(entry, run_dir, records):
-                waiting[entry.key] = entry.title
-        for task in launch.tasks:
-            waiting.pop(task.key, None)
-            if task.key not in claims and not task.settled(run_dir):
-                waiting[task.key] = task.title
+        for one in launch.results:  # a result's last launch counts
+            waiting.pop(one.key, None)
+            if one.key not in claims and not settled(one, run_dir, records):
+                waiting[one.key] = one.title
     failures = [(record.key, record.failure.words(path)) for record in records.values() if record.failure is not None]
     for task in {task.key: task for launch in found for task in launch.tasks}.values():
         if (result := _result(task, run_dir)) is not None and result.failure is not None:
@@ -148,13 +144,13 @@ def _launch_row(
     launch: Launch, records: Mapping[str, Record], claims: Mapping[str, Owner], run_dir: RunDir
 ) -> tuple[LaunchRow, str]:
     count = Counter(records[entry.key].status for entry in launch.records if settled(entry, run_dir, records))
-    made = [task for task in launch.tasks if task.settled(run_dir)]
+    made = [task for task in launch.tasks if settled(task, run_dir)]
     for result in (_result(task, run_dir) for task in made):
         count[Status.FAILED if result is not None and result.failure is not None else Status.DONE] += 1
     mine = {task.key for task in launch.tasks} - {task.key for task in made}
     at_work = launch.launcher_lives
     running = sum(owner.about.get("launch") == launch.id or (at_work and key in mine) for key, owner in claims.items())
-    total = len(launch.records) + len(launch.tasks)
+    total = len(launch.results)
     kinds = Counter(["cell"] * len(launch.records) + [task.kind for task in launch.tasks])
     what = ", ".join(counted(number, kind) for kind, number in sorted(kinds.items()))
     left = total - count.total()
@@ -183,8 +179,8 @@ def _progress(
         kind = (entry.cell.spec.method, entry.cell.dataset)
         yield one(kind, entry.key, records[entry.key].provenance if done else None)
     for task in launch.tasks:
-        result = _result(task, run_dir) if task.settled(run_dir) else None
-        if result is not None or not task.settled(run_dir):
+        result = _result(task, run_dir) if settled(task, run_dir) else None
+        if result is not None or not settled(task, run_dir):
             yield one((task.kind,), task.key, result.provenance if result is not None else None)
 
 
@@ -232,9 +228,7 @@ def cancel_all(path: Path) -> list[str]:
     found = list(launches(run_dir))
     living = [launch for launch in found if launch.launcher_lives and launch.pid != os.getpid()]
     for launch in found:  # for workers, and for launchers on other machines, which cannot be signalled
-        if not all(one.settled(run_dir) for one in launch.tasks) or not all(
-            settled(entry, run_dir) for entry in launch.records
-        ):
+        if not all(settled(one, run_dir) for one in launch.results):
             write_atomic(launch.folder / CANCELLED, SIGNALLED if launch in living else b"", mode=0o600)
     # End Slurm launchers before their jobs, which they would resubmit.
     lines += _end({(x.pid, x.start): f"launcher of {x.id}" for x in living if x.kind == "slurm"})

@@ -24,7 +24,7 @@ from bench.core.processes import die_with_parent
 from bench.core.progress import LineProgress, Progress, Stage, echo
 from bench.experiments.data_source import DataSource
 from bench.launchers.attempts import Trial, attempt, job_here, output_into
-from bench.launchers.manifest import Entry, Launch, load
+from bench.launchers.manifest import Entry, Launch, Task, load
 from bench.launchers.schedule import Unit
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -87,8 +87,10 @@ class ClaimProgress(Progress):
         self._inner.say(text)
 
 
-def settled(unit: Unit | Entry, run_dir: RunDir, recorded: Collection[str] | None = None) -> bool:
-    """Return whether `unit` has a record newer than its launch, False for shards; `recorded` may list all records."""
+def settled(unit: Unit | Entry | Task, run_dir: RunDir, recorded: Collection[str] | None = None) -> bool:
+    """Return whether `unit` has a result newer than its launch, False for shards; `recorded` may list all records."""
+    if isinstance(unit, Task):
+        return run_dir.file_signature(unit.file) not in (None, unit.before)
     if unit.shard is not None or (recorded is not None and unit.key not in recorded):
         return False
     now = run_dir.signature(unit.key)
