@@ -42,10 +42,10 @@ def choose(
         raise UnknownNameError("--public-data", public_data, ["any", "none"])
     seconds = seconds_of(time)
     with starting(quiet=quiet or json_):
-        from bench.cli.choose_output import chosen, print_choice
-        from bench.reports.choose import Wanted
+        from bench.api.boards import choose as chosen
+        from bench.cli.choose_output import print_choice
 
-        choice = chosen(runs, Wanted(eps, dataset, unit.value, public_data == "any", seconds))
+        choice = chosen(eps, dataset=dataset, unit=unit, public_data=public_data, seconds=seconds, runs=runs)
     if json_:
         print_json(choice.as_dict())
     else:

@@ -1,25 +1,14 @@
-"""What ``bench choose`` finds on a board, and prints."""
+"""What ``bench choose`` prints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from bench.core.progress import echo, print_fields, print_table
 from bench.reports.board_row import BoardRow
-from bench.reports.choose import CANDIDATES, Choice, Wanted, choose
-from bench.reports.leaderboard import build_board
+from bench.reports.choose import CANDIDATES, Choice
 from bench.reports.order import LEGEND
-from bench.reports.runs import read_board
 from bench.results.text import epsilon_text
 
 SHOWN = 8
-
-
-def chosen(runs: Sequence[Path] | None, wanted: Wanted) -> Choice:
-    """Return the choice among the records of `runs`, by default the published ones."""
-    found = read_board(runs)
-    return choose(build_board(found.records.values(), found.audits.values()), wanted)
 
 
 def print_choice(choice: Choice) -> None:

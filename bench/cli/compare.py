@@ -35,13 +35,9 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare two rows of the board: epsilons, differing settings, and the difference in accuracy with its interval."""
     with starting(quiet=quiet or json_):
-        from bench.reports.compare import compare as compared
-        from bench.reports.leaderboard import build_board
-        from bench.reports.runs import read_board
+        from bench.api.boards import compare as compared
 
-        found = read_board(runs)
-        board = build_board(found.records.values(), found.audits.values())
-        seen = compared(board, one, other, dataset, unit.value, eps)
+        seen = compared(one, other, dataset=dataset, unit=unit, eps=eps, runs=runs)
     if json_:
         print_json(seen.as_dict())
         return
