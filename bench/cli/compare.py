@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bench.cli.options import Json, Quiet
+from bench.cli.options import Json, Quiet, Runs
 from bench.core.progress import echo, print_fields, print_json, print_table, starting
 from bench.core.types import PrivacyUnit
 
@@ -18,9 +17,6 @@ python -m bench compare mnist-pate-eps1-quick-s0 mnist-dp-sgd-eps1-quick-s0"""
 
 One = Annotated[str, typer.Argument(help="A method, or the key of a record (a unique prefix is enough).")]
 Other = Annotated[str, typer.Argument(help="A second method or key, of another row.")]
-Runs = Annotated[
-    list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
-]
 Dataset = Annotated[str, typer.Option("--dataset", "-d", help="Data set on which to compare methods.")]
 Unit = Annotated[PrivacyUnit, typer.Option("--unit", help="Unit for which to compare methods.")]
 Eps = Annotated[

@@ -7,16 +7,13 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.options import Json, Quiet
+from bench.cli.options import Json, Quiet, Runs
 from bench.cli.run import print_board
 from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
 from bench.core.progress import echo
 from bench.core.types import PrivacyUnit
 
-Runs = Annotated[
-    list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
-]
 Into = Annotated[
     Path | None,
     typer.Option("--into", help="Folder for leaderboard.md, .csv and site/; default: the first RUNS, or leaderboards."),
