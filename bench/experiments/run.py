@@ -93,7 +93,11 @@ def run_cell(
         events = () if ledger is None else merged(ledger.events) if tuned is None else (tuned,)
         spent = stored(events)
         failure = failure_of(error, disclosure, run_dir, cell.key, spent, refused=bool(cell.refused))
-        grid = _collapsed(error, cell, run_dir) if isinstance(error, CollapsedError) and disclosure.pictures else None
+        grid = None
+        if isinstance(error, CollapsedError) and disclosure.pictures:
+            with contextlib.suppress(BenchError):  # show the useless images, if they can be written
+                extras = {"synthetic_images": error.images, "synthetic_labels": error.labels}
+                grid = _image_grid(extras, cell, run_dir)
         record = _record(cell, clock, cache, status=Status.FAILED, failure=failure, image_grid=grid)
     if disclosure.noise_salt and cell.noise is NoiseKind.SEEDED:
         record = record.model_copy(update={"noise_salt": salt})
@@ -193,14 +197,6 @@ def _image_grid(extras: Mapping[str, Tensor], cell: Cell, run_dir: RunDir) -> Im
     picture = f"released/{cell.key}.png"
     seen = save_image_grid(extras, run_dir.path / picture)
     return None if seen is None else ImageGrid(file=picture, sha256=seen)
-
-
-def _collapsed(error: CollapsedError, cell: Cell, run_dir: RunDir) -> ImageGrid | None:
-    """Return the image grid of useless images, so that the failed row shows them; None if it cannot be written."""
-    with contextlib.suppress(BenchError):
-        extras = {"synthetic_images": error.images, "synthetic_labels": error.labels}
-        return _image_grid(extras, cell, run_dir)
-    return None
 
 
 def _right(logits: Tensor, labels: Tensor) -> int:
