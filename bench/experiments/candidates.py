@@ -44,14 +44,14 @@ def candidate_cells(
     return cells
 
 
-def candidates_of(cell: Cell, calibrations: Calibrations | None = None) -> list[Cell]:
+def candidates_of(cell: Cell) -> list[Cell]:
     """Return the cells from which the tuned `cell` was chosen; raise :class:`BenchError` if it is not among them."""
     tuning = cell.spec.tuning
     assert tuning is not None
     grid = cell.spec.grid()
     fixed = [text for text in grid.overrides if text.partition("=")[0] not in tuning.candidates[0]]
-    dataset = Dataset(cell.dataset, cell.facts, cell.revision)
-    cells = candidate_cells(replace(grid, overrides=tuple(fixed)), tuning, lambda _: dataset, calibrations)
+    dataset = Dataset(cell.dataset, cell.facts, cell.spec.dataset_revision)
+    cells = candidate_cells(replace(grid, overrides=tuple(fixed)), tuning, lambda _: dataset)
     if cell.key not in {other.key for other in cells}:
         raise BenchError(f"{cell.key} is not among the candidates that its tuning states.")
     return cells

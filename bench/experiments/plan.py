@@ -86,11 +86,6 @@ class Cell(Specified):
         return self.spec
 
     @property
-    def revision(self) -> str:
-        """Data set revision."""
-        return self.spec.dataset_revision
-
-    @property
     def title(self) -> str:
         """The cell's name for display."""
         budget = "no privacy" if self.epsilon is None else f"eps {self.epsilon:g} {self.basis.value}"
