@@ -60,11 +60,8 @@ class Blocks:
 
 def data_root(root: Path | None = None) -> Path:
     """Return `root`, or ``$BENCH_DATA``, or ``private-student-bench/data`` in the user's cache folder."""
-    if root is not None:
-        return user_path(root)
-    if named := os.environ.get("BENCH_DATA"):
-        return user_path(named)
-    return user_cache() / "data"
+    given = root or os.environ.get("BENCH_DATA")
+    return user_path(given) if given else user_cache() / "data"
 
 
 def user_cache() -> Path:
