@@ -13,10 +13,8 @@ from bench.core.plain_files import check_run_dir, listed
 from bench.core.printable import counted
 from bench.launchers.attempts import Attempt, attempts_of, log_of
 from bench.launchers.manifest import Launch, launches
-from bench.launchers.worker import settled
+from bench.launchers.worker import POLL_SECONDS, settled
 from bench.results.run_dir import RunDir
-
-POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
