@@ -110,9 +110,8 @@ def attempt(launch: Path, key: str, peak: Callable[[], float | None] = peak_memo
     `peak` returns the peak memory at the end. Raises :class:`BenchError` if it cannot be written.
     """
     known = attempts_of(launch, key)
-    for old in known[-1:]:
-        if not old.reason:
-            _write(launch, key, old.model_copy(update={"reason": DIED}))
+    if known and not known[-1].reason:
+        _write(launch, key, known[-1].model_copy(update={"reason": DIED}))
     mine = Attempt(
         number=len(known) + 1, job=job_here(), node=os.environ.get("SLURMD_NODENAME", socket.gethostname()),
         started=_now(),
