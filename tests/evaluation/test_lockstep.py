@@ -54,7 +54,7 @@ def test_one_gaussian_release_has_its_log_ratio_as_the_loss(tilt: float) -> None
     assert (found.calls, found.difference) == (1, "")
     assert found.comparisons is not None
     for comparison in found.comparisons:
-        assert exact_epsilon([comparison], 1e-5) == pytest.approx(exact_gaussian_epsilon(mu, 1e-5))
+        assert exact_epsilon(comparison, 1e-5) == pytest.approx(exact_gaussian_epsilon(mu, 1e-5))
     if tilt == 1:
         assert found.size == pytest.approx(mu**2)
 

@@ -227,9 +227,9 @@ def test_one_gaussian_release_shows_most_of_its_epsilon(group: str, epsilon: flo
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
 def test_exact_epsilons_of_transcripts_are_not_above_the_truth(epsilon: float) -> None:
-    gaussian = exact_epsilon([GaussianVectors(np.array([gaussian_mu(epsilon)]), np.zeros(1), 1.0)], DELTA)
+    gaussian = exact_epsilon(GaussianVectors(np.array([gaussian_mu(epsilon)]), np.zeros(1), 1.0), DELTA)
     away = epsilon - 2 * math.log1p(-DELTA)
-    laplace = exact_epsilon([LaplaceVectors(np.array([away]), np.zeros(1), 1.0)], DELTA)
+    laplace = exact_epsilon(LaplaceVectors(np.array([away]), np.zeros(1), 1.0), DELTA)
     for found in (gaussian, laplace):
         assert found is not None
         assert 0.99 * epsilon < found <= epsilon * (1 + 1e-6)

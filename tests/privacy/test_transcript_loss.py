@@ -203,8 +203,8 @@ def test_impossible_answers_have_infinite_loss(tilt: float) -> None:
     outside = 3 / (math.e + 4)
     assert within(weights * infinite, outside)
     assert within(weights, 1.0)
-    assert exact_epsilon([compare(*case)], outside / 2) == math.inf
-    assert exact_epsilon([compare(*case)], 0.99) == 0.0
+    assert exact_epsilon(compare(*case), outside / 2) == math.inf
+    assert exact_epsilon(compare(*case), 0.99) == 0.0
     backwards = compare(case[0], case[2], case[1])
     assert all(math.isfinite(backwards.draw(np.random.default_rng(seed), tilt).loss) for seed in range(20))
 
@@ -258,43 +258,38 @@ def tie(mechanism: str, lead: int, queries: int, **noise: float) -> list[Any]:
     return [compare(mechanism, *calls), compare(mechanism, *calls[::-1])]
 
 
-def test_exact_epsilon_of_gaussian_calls_is_that_of_one() -> None:
-    calls = [compare(*CONTINUOUS["gaussian"]), compare(*CONTINUOUS["gaussian"])]
-    mu = math.sqrt(2 * (1 + 0.25)) / 3
-    assert exact_epsilon(calls, 1e-5) == pytest.approx(exact_gaussian_epsilon(mu, 1e-5), rel=1e-12)
-    (first,) = (call for call in calls[:1] if isinstance(call, GaussianVectors))
+def test_exact_epsilon_of_a_gaussian_call_is_that_of_its_mu() -> None:
+    first, mu = compare(*CONTINUOUS["gaussian"]), math.sqrt(1 + 0.25) / 3
+    assert exact_epsilon(first, 1e-5) == pytest.approx(exact_gaussian_epsilon(mu, 1e-5), rel=1e-12)
     mechanism, *given = CONTINUOUS["gaussian"]
     halved = compare(mechanism, *({**one, "noise_multiplier": 0.75} for one in given))
+    assert isinstance(first, GaussianVectors)
     assert isinstance(halved, GaussianVectors)
     assert halved.mu == pytest.approx(2 * first.mu)
-    assert exact_epsilon([], 1e-5) == 0.0
 
 
 def test_exact_epsilon_is_never_above_the_truth_and_near_it() -> None:
     labels = np.zeros(60, dtype=np.int64)
     given = [bound("randomized_response", labels + label, epsilon=0.3, classes=10) for label in (0, 3)]
-    found = exact_epsilon([compare("randomized_response", *given)], 1e-5)
+    found = exact_epsilon(compare("randomized_response", *given), 1e-5)
     assert found is not None
     above = randomized_response_pld(0.3, 10, 60, 1e-4).get_epsilon_for_delta(1e-5)
     assert 0.998 * above < found <= above
     many = [bound("randomized_response", np.full(2000, label), epsilon=0.05, classes=10) for label in (0, 3)]
-    found_of_many = exact_epsilon([compare("randomized_response", *many)], 1e-5)
+    found_of_many = exact_epsilon(compare("randomized_response", *many), 1e-5)
     assert found_of_many is not None
     above_many = randomized_response_pld(0.05, 10, 2000, 1e-4).get_epsilon_for_delta(1e-5)
     assert 0.998 * above_many < found_of_many <= above_many
-    both = exact_epsilon([compare("randomized_response", *given), compare(*CONTINUOUS["gaussian"])], 1e-5)
-    assert both is not None
-    assert found < both < found + exact_gaussian_epsilon(math.sqrt(1.25) / 3, 1e-5)
     entries = [bound("laplace", np.zeros(5) + shift, sensitivity=1.0, noise_multiplier=1.0) for shift in (0, 0.3)]
-    vectors = exact_epsilon([compare("laplace", *entries)], 1e-5)
+    vectors = exact_epsilon(compare("laplace", *entries), 1e-5)
     assert vectors is not None
     assert 1.0 < vectors < 2.0
 
 
 def test_a_call_that_may_end_has_no_exact_epsilon() -> None:
-    assert exact_epsilon([compare(*DISCRETE["confident, ended"])], 1e-5) is None
-    assert exact_epsilon([compare(*CONTINUOUS["sum, removed"])], 1e-5) is None
-    assert exact_epsilon([compare(*DISCRETE["confident"])], 1e-5)
+    assert exact_epsilon(compare(*DISCRETE["confident, ended"]), 1e-5) is None
+    assert exact_epsilon(compare(*CONTINUOUS["sum, removed"]), 1e-5) is None
+    assert exact_epsilon(compare(*DISCRETE["confident"]), 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +301,7 @@ def test_a_call_that_may_end_has_no_exact_epsilon() -> None:
 )
 def test_a_tie_shows_most_of_the_epsilon_charged(mechanism: str, noise: dict[str, float], charged: float) -> None:
     shares = {
-        lead: max(exact_epsilon([call], 1e-5) or 0.0 for call in tie(mechanism, lead, 100, **noise)) / charged
+        lead: max(exact_epsilon(call, 1e-5) or 0.0 for call in tie(mechanism, lead, 100, **noise)) / charged
         for lead in (0, 120)
     }
     assert 0.65 < shares[0] < 0.85
@@ -323,7 +318,7 @@ def test_some_runs_show_nearly_the_exact_epsilon(mechanism: str, noise: dict[str
         draw = call.draw(generator, tilt)
         return draw.log_weight + tilt * draw.loss
 
-    truth, tilt = exact_epsilon([call], 1e-5), best_tilt(log_moment, 1e-5)
+    truth, tilt = exact_epsilon(call, 1e-5), best_tilt(log_moment, 1e-5)
     draws = [call.draw(generator, tilt) for _ in range(150)]
     found = refuted_by_losses([draw.loss for draw in draws], [draw.log_weight for draw in draws], 1e-5)
     assert truth is not None

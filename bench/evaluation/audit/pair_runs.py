@@ -90,7 +90,7 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
     if first is not None and second is not None:
         found.difference = _first_difference(first, second, _probes(pair))
     if found.comparisons is not None:  # comparisons cannot be pickled
-        epsilons = [exact_epsilon([comparison], delta) for comparison in found.comparisons]
+        epsilons = [exact_epsilon(comparison, delta) for comparison in found.comparisons]
         found.exact = None if None in epsilons else (epsilons[0], epsilons[1])  # type: ignore[assignment]
         found.comparisons = None
     return found

@@ -7,12 +7,12 @@ sums the losses to the transcript's. The noise is that of :class:`bench.privacy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, identity
+from dp_accounting.pld.privacy_loss_distribution import identity
 from numpy.typing import NDArray
 from scipy import special
 
@@ -71,38 +71,25 @@ def compare(mechanism: str, first: Arguments, second: Arguments) -> Comparison:
     return build(first, second)
 
 
-def exact_epsilon(comparisons: Iterable[Comparison], delta: float) -> float | None:
-    """Return the epsilon at `delta` of P over P' for calls whose inputs depend on no answer, or None.
+def exact_epsilon(call: Comparison, delta: float) -> float | None:
+    """Return the epsilon at `delta` of P over P' for a `call`, or None if it has no exact distribution.
 
-    None if a call has no exact distribution. Exact if all calls are Gaussian; else close to the truth and never above
-    it. The other order of the inputs may give another epsilon.
+    Exact for Gaussian noise; else close to the truth and never above it. The other order of the inputs may give another
+    epsilon.
     """
-    calls = list(comparisons)
-    vectors = [call for call in calls if isinstance(call, GaussianVectors)]
-    others = [call for call in calls if not isinstance(call, GaussianVectors)]
-    mu = math.sqrt(sum(call.mu**2 for call in vectors))
-    if not others:
-        return gaussian_epsilon_at_least(mu, delta)
-    rows = sum(len(call.where) if isinstance(call, LabelRows) else 1 for call in others)
-    spread = math.hypot(mu, *(call.spread for call in others))
-    interval = _FINE * spread / math.sqrt(max(rows, 1)) or losses.INTERVAL
-    found = _gaussian_pld(mu, interval)
-    for call in others:
-        try:
-            one = call.exact(interval)
-        except IndexError:  # dp-accounting has cut off all finite losses
-            return None
-        if one is None:
-            return None
-        found = found.compose(one)
-    missed = losses.rounding(sum(call.composed for call in others)) + len(others) * MISSED
+    if isinstance(call, GaussianVectors):
+        return gaussian_epsilon_at_least(call.mu, delta)
+    rows = len(call.where) if isinstance(call, LabelRows) else 1
+    interval = _FINE * call.spread / math.sqrt(max(rows, 1)) or losses.INTERVAL
+    try:
+        one = call.exact(interval)
+    except IndexError:  # dp-accounting has cut off all finite losses
+        return None
+    if one is None:
+        return None
+    found = identity(interval, pessimistic_estimate=False).compose(one)  # composing truncates the tails
+    missed = losses.rounding(call.composed) + MISSED
     return max(float(found.get_epsilon_for_delta(delta + missed)), 0.0)
-
-
-def _gaussian_pld(mu: float, interval: float) -> Any:
-    if not mu:
-        return identity(interval, pessimistic_estimate=False)
-    return from_gaussian_mechanism(1 / mu, value_discretization_interval=interval, pessimistic_estimate=False)
 
 
 def _equal(first: Any, second: Any) -> bool:
