@@ -57,7 +57,7 @@ def compare(mechanism: str, first: Arguments, second: Arguments) -> Comparison:
         raise UnknownNameError("mechanism with an exact loss", mechanism, _MECHANISMS)
     private, build = PRIVATE[mechanism], _MECHANISMS[mechanism]
     for name in dict.fromkeys((*first, *second)):
-        if name not in private and not _equal(first.get(name), second.get(name)):
+        if name not in private and not np.array_equal(np.asarray(first.get(name)), np.asarray(second.get(name))):
             raise PublicDifference(
                 f"{mechanism} got a different {name} on each of two adjacent private sets. This argument "
                 "is public and must not depend on private data: give the method the same answers, and see "
@@ -90,10 +90,6 @@ def exact_epsilon(call: Comparison, delta: float) -> float | None:
     found = identity(interval, pessimistic_estimate=False).compose(one)  # composing truncates the tails
     missed = losses.rounding(call.composed) + MISSED
     return max(float(found.get_epsilon_for_delta(delta + missed)), 0.0)
-
-
-def _equal(first: Any, second: Any) -> bool:
-    return bool(np.array_equal(np.asarray(first), np.asarray(second)))
 
 
 def _votes(
@@ -218,17 +214,15 @@ def _prior_labels(first: Arguments, second: Arguments) -> LabelRows:
     return label_rows(plain, labels != other, np.column_stack([labels, other, prior]), laws, np.arange(classes))
 
 
-def _vectors(kind: type[GaussianVectors] | type[LaplaceVectors], first: Arguments, second: Arguments) -> Comparison:
-    values, other = (np.asarray(given["values"], dtype=np.float64) for given in (first, second))
+def _vectors(
+    kind: type[GaussianVectors] | type[LaplaceVectors], first: Arguments, second: Arguments, part: Any = ...
+) -> Comparison:
+    values, other = (np.asarray(given["values"], dtype=np.float64)[part] for given in (first, second))
     return kind(values, other, float(first["noise_multiplier"] * first["sensitivity"]))
 
 
-def _released_sum(first: Arguments, second: Arguments) -> GaussianVectors:
-    # Of the values that the ledger passes, the step releases the second.
-    (one, other) = (np.asarray(given["values"], dtype=np.float64)[1] for given in (first, second))
-    return GaussianVectors(one, other, float(first["noise_multiplier"] * first["sensitivity"]))
-
-
+# Of the values that the ledger passes, the step releases the second.
+_released_sum = partial(_vectors, GaussianVectors, part=1)
 _MECHANISMS: dict[str, Callable[[Arguments, Arguments], Comparison]] = {
     "noisy_max": partial(
         _votes,
