@@ -19,12 +19,13 @@ from torch import Tensor
 
 from bench.core.rows import Estimated
 from bench.core.seeds import Streams
-from bench.evaluation.attack.evaluator_nets import Recipe, recipes
+from bench.evaluation.attack.evaluator_nets import Recipe
 from bench.interface import BenchError, Context, Facts, as_float, features_and_logits
 from bench.models.feature_net import FeatureNet
 from bench.storage.cache import Arrays
 
 VERSION = 1  # increment when the same images would give different evaluators
+SEED = 0  # not the context's, so that all cells have the same evaluators
 
 Digests = frozenset[bytes]
 
@@ -128,15 +129,13 @@ def train_committee(
     forbidden: Mapping[str, Digests],
     *,
     held_out: tuple[Tensor, Tensor],
-    chosen: Sequence[Recipe] | None = None,
-    seed: int = 0,
+    chosen: Sequence[Recipe],
 ) -> Committee:
     """Train the evaluators of a data set, or take them from the cache, and measure each on held-out records.
 
-    `images` are uint8 (n, channels, height, width), `labels` int64 (n,). The context's seed is not used, so that all
-    cells have the same evaluators. `forbidden` maps descriptions to images that no evaluator may see. `held_out` may be
-    private: it does not select, stop or tune anything. Raises :class:`BenchError` if a training image is forbidden or
-    held out, or a class has none.
+    `images` are uint8 (n, channels, height, width), `labels` int64 (n,). `forbidden` maps descriptions to images that
+    no evaluator may see. `held_out` may be private: it does not select, stop or tune anything. Raises
+    :class:`BenchError` if a training image is forbidden or held out, or a class has none.
     """
     seen = digests(images)
     for name, others in forbidden.items():
@@ -144,22 +143,19 @@ def train_committee(
     check_disjoint("the evaluators' training images", seen, "the images held out to test them", digests(held_out[0]))
     if missing := (labels.bincount(minlength=facts.classes) == 0).nonzero().flatten().tolist():
         raise BenchError(f"no evaluator can learn class {missing[0]}: there is no image of it to train on. Add one.")
-    plan = tuple(chosen) if chosen is not None else recipes(facts, len(images))
     content = hashlib.sha256(images.cpu().numpy().tobytes() + labels.cpu().numpy().tobytes()).hexdigest()
     depends = {
         "version": VERSION,
         "data": content,
-        "recipes": [asdict(recipe) for recipe in plan],
+        "recipes": [asdict(recipe) for recipe in chosen],
         "shape": list(facts.shape),
         "classes": facts.classes,
-        "seed": seed,
+        "seed": SEED,
         "device": context.device.type,
     }
-    arrays = context.cache.get(
-        "evaluators", depends, lambda: _train(plan, images, labels, facts, context, seed, depends)
-    )
-    nets = tuple(_restore(recipe, place, arrays, facts, context) for place, recipe in enumerate(plan))
-    kinds = tuple(recipe.kind for recipe in plan)
+    arrays = context.cache.get("evaluators", depends, lambda: _train(chosen, images, labels, facts, context, depends))
+    nets = tuple(_restore(recipe, place, arrays, facts, context) for place, recipe in enumerate(chosen))
+    kinds = tuple(recipe.kind for recipe in chosen)
     counts = {"trained_on": len(images), "held_out": len(held_out[0]), "classes": facts.classes}
     committee = Committee(nets, kinds, (), 0.0, 0.0, **counts, device=context.device, seen=seen)
     verdict, truth = committee.predict(held_out[0]), held_out[1].cpu()
@@ -183,14 +179,14 @@ def _false_positives(verdict: Judgement, truth: Tensor, classes: int) -> float:
 
 
 def _train(
-    plan: Sequence[Recipe], images: Tensor, labels: Tensor, facts: Facts, context: Context, seed: int,
+    chosen: Sequence[Recipe], images: Tensor, labels: Tensor, facts: Facts, context: Context,
     depends: Mapping[str, Any],
 ) -> Arrays:  # fmt: skip
     out: dict[str, Any] = {}
-    streams = Streams(seed, "evaluators/")
+    streams = Streams(SEED, "evaluators/")
     # Keep all checkpoints until all nets, which are one artefact, are trained.
-    with contextlib.ExitStack() as opened, context.progress.stage("training evaluators", len(plan)) as stage:
-        for place, recipe in enumerate(plan):
+    with contextlib.ExitStack() as opened, context.progress.stage("training evaluators", len(chosen)) as stage:
+        for place, recipe in enumerate(chosen):
             generator = streams.torch(f"{place} {recipe.kind}")
             checkpoint = opened.enter_context(context.checkpoint("evaluator", {**depends, "place": place}))
             net = recipe.train(images, labels, facts, generator, context.device, checkpoint)
