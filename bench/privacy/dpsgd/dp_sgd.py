@@ -209,7 +209,9 @@ def train(
             clipping.before_step(gradients, run.loss, steps.parameters, step, _most(steps))
             if step in (first, later):
                 check_examples(gradients, images, labels, run.loss, run.clipping.norm, _pass_size(steps, run))
-                steps.check(lambda inputs: _passed(gradients, steps, run, inputs, _zeros(labels, inputs)), images)
+                steps.check(
+                    lambda inputs: _passed(gradients, steps, run, inputs, labels.new_zeros(len(inputs))), images
+                )
             batch = batch_of(step, batch)
             with seeded_with(batch.masks, steps.parameters[0].device):
                 _step(gradients, steps, batch, run)
@@ -242,7 +244,6 @@ def largest_pass(numbers: int) -> int:
 
 
 def _step(gradients: ExampleGradients, steps: NoisySteps, batch: Batch, run: DPSGDRun) -> None:
-    device = steps.parameters[0].device
     # An empty batch still takes a noisy step: skipping it would reveal that it was empty.
     size = steps.pass_size
     for piece in torch.split(batch.rows, size or _most(steps)) if len(batch.rows) else (batch.rows,):
@@ -255,7 +256,7 @@ def _step(gradients: ExampleGradients, steps: NoisySteps, batch: Batch, run: DPS
                 inputs, targets = (
                     torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])]) for part in (inputs, targets)
                 )
-            samples = _passed(gradients, steps, run, inputs.to(device), targets.to(device))
+            samples = _passed(gradients, steps, run, inputs, targets)
             if size:
                 samples = [picked(sample, slice(len(piece))) for sample in samples]
         else:
@@ -269,20 +270,16 @@ def _step(gradients: ExampleGradients, steps: NoisySteps, batch: Batch, run: DPS
 def _passed(
     gradients: ExampleGradients, steps: NoisySteps, run: DPSGDRun, inputs: torch.Tensor, targets: torch.Tensor
 ) -> list[Gradients]:
-    """Return each parameter's gradients for the examples of one pass, on the net's device."""
-    outputs = gradients.model(as_float(inputs))
-    gradients.backward(run.loss(outputs, known_labels(targets, outputs)), len(inputs))
+    """Return each parameter's gradients for the examples of one pass."""
+    device = steps.parameters[0].device
+    outputs = gradients.model(as_float(inputs.to(device)))
+    gradients.backward(run.loss(outputs, known_labels(targets.to(device), outputs)), len(inputs))
     samples = [parameter.grad_sample for parameter in steps.parameters]
     for parameter in steps.parameters:
         parameter.grad_sample = None
     for sample in samples:
         check_real(*((sample.left, sample.right) if isinstance(sample, Outer) else (sample,)))
     return samples
-
-
-def _zeros(labels: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Return a label 0 of the type of `labels` for each of `inputs`, beside them."""
-    return torch.zeros(len(inputs), dtype=labels.dtype, device=inputs.device)
 
 
 def known_labels(labels: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
