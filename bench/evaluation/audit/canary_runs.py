@@ -67,13 +67,6 @@ class Noiseless(Noisy):
 SHADOW_RUN_VERSION = 2  # part of keys; increment when the same plan gives different canaries, coins or shadow runs
 
 
-def find_shadow_run(cell: Cell, canaries: Canaries, index: int, context: Context) -> ShadowRun | None:
-    """Return the shadow run number `index` of `cell` from the cache, None on a cache miss."""
-    _, depends = _depends(cell, canaries, index, context, noiseless=False)
-    found = context.cache.find("sibling", depends)
-    return None if found is None else _unpack(index, canaries.coins(cell.seed, index), found)
-
-
 def _depends(
     cell: Cell, canaries: Canaries, index: int, context: Context, *, noiseless: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -175,7 +168,6 @@ def _pack(released: Released, cost: float, good: float) -> Arrays:
 
 
 def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> ShadowRun:
-
     about: dict[str, Any] = json.loads(arrays["about"].tobytes())
 
     def below(prefix: str) -> dict[str, torch.Tensor]:
@@ -241,8 +233,12 @@ def train_shadow_runs(
     cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context
 ) -> list[ShadowRun]:
     """Return `count` shadow runs of `cell`, in parallel with workers; an interrupted call resumes from the cache."""
-    found = {index: find_shadow_run(cell, canaries, index, context) for index in range(count)}
-    missing = [index for index, shadow_run in found.items() if shadow_run is None]
+    found: dict[int, ShadowRun] = {}
+    for index in range(count):
+        kept = context.cache.find("sibling", _depends(cell, canaries, index, context, noiseless=False)[1])
+        if kept is not None:
+            found[index] = _unpack(index, canaries.coins(cell.seed, index), kept)
+    missing = [index for index in range(count) if index not in found]
     importable = not plugin_file(METHODS.get(cell.method))
     quick = cell.preset is Preset.TINY and len(missing) <= 4  # starting processes would take longer than the work
     workers = min(context.workers, len(missing)) if importable and not quick else 1
@@ -269,4 +265,4 @@ def train_shadow_runs(
                 for future in as_completed(futures):
                     found[futures[future]] = future.result()
                     stage.advance()
-    return [shadow_run for shadow_run in found.values() if shadow_run is not None]
+    return [found[index] for index in range(count)]
