@@ -10,6 +10,7 @@ import torch
 from bench.core.transforms import as_float
 from bench.evaluation.check.fingerprint import fingerprint
 from bench.privacy.dpsgd.dp_sgd import known_labels
+from bench.privacy.dpsgd.example_checks import random_images
 from bench.privacy.dpsgd.example_gradients import ExampleGradients
 
 RECORDS = 16
@@ -26,9 +27,7 @@ def probed(
     behaves differently on the second. Weights, gradients, buffers and random states stay unchanged.
     """
     draws = torch.Generator().manual_seed(RECORDS)
-    shape = (RECORDS, *images.shape[1:])
-    floats = images.is_floating_point()
-    drawn = torch.rand(shape, generator=draws) if floats else torch.randint(256, shape, generator=draws)
+    drawn = random_images(images, RECORDS, draws)
     targets = torch.randint(2**16, (RECORDS,), generator=draws)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     device = next(model.parameters()).device
@@ -36,7 +35,7 @@ def probed(
     with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as stack:
         for watcher in _watchers(model):
             stack.enter_context(watcher.paused())
-        mixed = torch.cat([drawn.to(images.dtype), images[:RECORDS]])
+        mixed = torch.cat([drawn, images[:RECORDS]])
         found = []
         for given in (mixed, images):
             torch.manual_seed(RECORDS)
