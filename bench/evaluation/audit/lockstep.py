@@ -27,7 +27,7 @@ from bench.core.types import Adjacency, PrivacyUnit
 from bench.evaluation.audit.tapped_dp_sgd import TappedTraining, tapped_dp_sgd, tapped_loss_change
 from bench.evaluation.check.fingerprint import public_arguments
 from bench.evaluation.check.tape import charged_for, public_difference
-from bench.privacy.auditing.compared import Comparison
+from bench.privacy.auditing.compared import Comparison, Drawn
 from bench.privacy.auditing.transcript_loss import PublicDifference, compare
 from bench.privacy.mechanisms.executors import Call, Executor
 from bench.privacy.mechanisms.ledger import Ledger
@@ -174,29 +174,26 @@ def in_lockstep(
                 raise Parted(f"call {found.calls} is {name} ({charged}) in one run and {other} ({also}) in the other")
             if differs := public_difference(*(public_arguments(asked) for asked in (sides[0].asked, sides[1].asked))):
                 raise Parted(f"call {found.calls} of {name} has another {differs} in one run than in the other")
-            answer: Any
+            one: Drawn | TappedTraining
+            comparisons = None
             if name == "dp_sgd":
-                training = tapped_dp_sgd(first, second, generator, tilt)
-                answer, loss, log_weight = None, training.loss, training.log_weight
+                one = training = tapped_dp_sgd(first, second, generator, tilt)
                 if (earlier := found.training) is not None:
                     training = replace(
                         training, distances=[*earlier.distances, *training.distances],
                         displaced=[*earlier.displaced, *training.displaced],
                     )  # fmt: skip
                 found.training = training
-                found.comparisons = None
             elif name == "sampled_loss_change":
                 one = tapped_loss_change(first, second, generator, tilt)
-                answer, loss, log_weight = one.answer, one.loss, one.log_weight
-                found.comparisons = None
             else:
                 comparison = compare(name, first, second)
                 one = comparison.draw(generator, tilt)
-                answer, loss, log_weight = one.answer, one.loss, one.log_weight
-                found.comparisons = (comparison, compare(name, second, first)) if found.calls == 1 else None
-            found.loss, found.log_weight = found.loss + loss, found.log_weight + log_weight
+                comparisons = (comparison, compare(name, second, first)) if found.calls == 1 else None
+            found.comparisons = comparisons
+            found.loss, found.log_weight = found.loss + one.loss, found.log_weight + one.log_weight
             for side in sides:
-                side.go(None if answer is None else np.array(answer))
+                side.go(np.array(one.answer) if isinstance(one, Drawn) else None)
         if sides[0].asked is not None or sides[1].asked is not None:
             raise Parted(f"one run ends after {found.calls} calls of the ledger, the other goes on")
     except (Parted, PublicDifference) as parted:
