@@ -13,7 +13,7 @@ Intervals are over records, or over images as if independent, and do not cover r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from bench.core.transforms import as_float
 from bench.core.types import PublicKind, Released
 from bench.data.index_hash import ranks
 from bench.data.splits import Materialised
-from bench.evaluation.attack.evaluators import Committee, digest_each, digests
+from bench.evaluation.attack.evaluators import digest_each, digests
 from bench.evaluation.attack.inversion import committee_of
 from bench.evaluation.attack.inversion_scores import KID_IMAGES
 from bench.evaluation.attack.membership import RATES
@@ -69,7 +69,7 @@ def attack_release(
     copied = torch.randperm(len(members), generator=context.streams.torch("copies"))[:count]
     releases[Role.NON_PRIVATE] = ReleasedImages(as_float(members[copied]))
     releases[Role.COUNTERFACTUAL] = ReleasedImages(as_float(shown[:count]))
-    quality = Quality.of(members, cell, place, context) if attack.of_images else None
+    kid = _kid_to(members, cell, place, context) if attack.of_images else None
     targets: dict[str, Scores] = {}
     with context.progress.stage(attack.name, len(releases)) as stage:
         for role, release in sorted(releases.items(), key=lambda item: [*Role].index(item[0])):
@@ -77,8 +77,8 @@ def attack_release(
                 parts = [fresh, *torch.split(members, len(fresh))]
                 near = -np.stack([attack.score(release, part, known, context) for part in parts])
                 metrics = copy_metrics(near[1:], near[0], len(members), len(fresh), attack.config.ratio)
-                if quality is not None and len(release.images) >= LEAST:
-                    metrics["kid"] = quality.kid(release.images)
+                if kid is not None and len(release.images) >= LEAST:
+                    metrics["kid"] = kid(release.images)
             else:
                 size = min(attack.config.records, len(members), len(fresh))
                 scores = attack.score(release, torch.cat([members[:size], fresh[:size]]), known, context)
@@ -99,27 +99,25 @@ def attack_release(
     }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """The reference for images: the first evaluator's `features` (n, d) of private records."""
+def _kid_to(
+    members: torch.Tensor, cell: Cell, place: Workplace, context: Context
+) -> Callable[[torch.Tensor], Estimated] | None:
+    """Return the KID to private `members` (n, ...) of `cell`, a function of images (k, ...), over the first of each.
 
-    committee: Committee
-    features: torch.Tensor
+    None, and a note, if evaluators lack records.
+    """
+    try:
+        committee = committee_of(place.data_of(cell.dataset), context)
+    except BenchError as error:
+        context.note(f"no KID: {error}")
+        return None
+    features = committee.predict(members[:KID_IMAGES]).features
 
-    @classmethod
-    def of(cls, members: torch.Tensor, cell: Cell, place: Workplace, context: Context) -> Quality | None:
-        """Return the reference for private `members` (n, ...) of `cell`; None and a note if evaluators lack records."""
-        try:
-            committee = committee_of(place.data_of(cell.dataset), context)
-        except BenchError as error:
-            context.note(f"no KID: {error}")
-            return None
-        return cls(committee, committee.predict(members[:KID_IMAGES]).features)
+    def kid(images: torch.Tensor) -> Estimated:
+        found = committee.predict(images[:KID_IMAGES].clamp(0, 1)).features
+        return Estimated(value=scaled_kid(found, features), n=len(found))
 
-    def kid(self, images: torch.Tensor) -> Estimated:
-        """Return the KID of `images` (n, ...) to the private records, over the first images of each."""
-        found = self.committee.predict(images[:KID_IMAGES].clamp(0, 1)).features
-        return Estimated(value=scaled_kid(found, self.features), n=len(found))
+    return kid
 
 
 def no_power(private: Estimated, other: Estimated) -> str:
