@@ -20,7 +20,7 @@ from bench.data.splits import Materialised
 from bench.evaluation.attack.evaluators import check_disjoint, digest_each, digests
 from bench.experiments.data_source import DataSource
 
-Labelled = tuple[torch.Tensor, torch.Tensor]
+Labelled = tuple[torch.Tensor, torch.Tensor]  # images (n, channels, height, width), labels int64 (n,)
 
 OTHER_PEOPLE = {"att-faces-a": "att-faces-b", "att-faces-b": "att-faces-a"}
 """Default auxiliary data set for data sets of people."""

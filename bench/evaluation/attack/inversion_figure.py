@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from bench.core.types import Reconstructions
+from bench.evaluation.attack.data_roles import Labelled
 from bench.evaluation.attack.figures import Column, comparison_grid
-from bench.evaluation.attack.inversion_scores import Labelled, Scored
+from bench.evaluation.attack.inversion_scores import Scored
 from bench.metrics.images import pairwise
 from bench.results.attack_record import Role
 

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bench.core.rows import Estimated
+from bench.evaluation.attack.data_roles import Labelled
 from bench.evaluation.attack.evaluators import Committee, digests
 from bench.evaluation.attack.face_judge import FaceJudge
 from bench.evaluation.attack.noise_verdicts import NoiseVerdicts
 from bench.interface import BenchError, Reconstructions
 from bench.metrics.bootstrap import clustered, difference
 from bench.metrics.images import PAIRED, dpsd_inception_score, pairwise, scaled_kid
-
-Labelled = tuple[Tensor, Tensor]  # images (n, channels, height, width), labels int64 (n,)
 
 POOL = 500  # most images searched per class
 KID_IMAGES = 2_000  # most images per set
@@ -112,7 +111,7 @@ def score(
         return lambda rows, which, columns: pairwise(images[rows], pools[which][0][columns], measure)
 
     tables = {"distance": farther, **{measure: similar(measure) for measure in MEASURES}}
-    recovery = _Recovery()
+    recovery: dict[int, tuple[Tensor, float]] = {}
     for name, table in tables.items():
         for side in ("member", "nonmember"):
             values[f"{name} {side}"] = torch.full((len(images),), math.nan, dtype=torch.float64)
@@ -127,7 +126,7 @@ def score(
                 best = expected_best(scores, size)
                 values[f"{name} {side}"][rows] = -best if name == "distance" else best
             if name == "ssim":
-                recovery.add(label, both[0].max(0).values, both[1].max(0).values)
+                recovery[label] = _recovered(*(scores.max(0).values for scores in both))
     for name in MEASURES:
         values[f"{name} gap"] = values[f"{name} member"] - values[f"{name} nonmember"]
     sets = verdict.features[:KID_IMAGES], spaces[0][:KID_IMAGES]
@@ -135,9 +134,9 @@ def score(
     return Scored(
         labels=labels.numpy(),
         values={name: value.double().numpy() for name, value in values.items()},
-        recovered=np.array(recovery.hits),
-        recovered_labels=np.array(recovery.labels, dtype=np.int64),
-        recovery_chance=float(np.mean(recovery.chances)) if recovery.chances else math.nan,
+        recovered=np.array([hit for hits, _ in recovery.values() for hit in hits.tolist()]),
+        recovered_labels=np.array([label for label, (hits, _) in recovery.items() for _ in hits], dtype=np.int64),
+        recovery_chance=float(np.mean([chance for _, chance in recovery.values()])) if recovery else math.nan,
         kid=scaled_kid(*sets) if min(map(len, sets)) > 1 else None,
         inception=dpsd_inception_score(verdict.probabilities),
         **_observed(reconstructions.observed, observed),
@@ -145,22 +144,15 @@ def score(
     )
 
 
-class _Recovery:
-    def __init__(self) -> None:
-        self.hits: list[float] = []
-        self.labels: list[int] = []
-        self.chances: list[float] = []
+def _recovered(members: Tensor, nonmembers: Tensor) -> tuple[Tensor, float]:
+    """Return which members (m,) of a class are recovered, 0 or 1, and the probability of that by chance.
 
-    def add(self, label: int, members: Tensor, nonmembers: Tensor) -> None:
-        """Add the best similarity to any reconstruction of each member (m,) and each non-member (k,) of a class.
-
-        The threshold is the i-th best non-member, which a further non-member exceeds with probability i / (k + 1).
-        """
-        place = max(1, math.floor(RECOVERED_AT * (len(nonmembers) + 1)))
-        threshold = nonmembers.sort(descending=True).values[place - 1]
-        self.hits += (members > threshold).double().tolist()
-        self.labels += [label] * len(members)
-        self.chances.append(place / (len(nonmembers) + 1))
+    Given are the best similarities to any reconstruction of each member (m,) and each non-member (k,). The threshold is
+    the i-th best non-member, which a further non-member exceeds with probability i / (k + 1).
+    """
+    place = max(1, math.floor(RECOVERED_AT * (len(nonmembers) + 1)))
+    threshold = nonmembers.sort(descending=True).values[place - 1]
+    return (members > threshold).double(), place / (len(nonmembers) + 1)
 
 
 def expected_best(scores: Tensor, size: int) -> Tensor:
