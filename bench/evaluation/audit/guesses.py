@@ -8,6 +8,8 @@ al. 2021 (arXiv:2101.04535) for many.
 
 from __future__ import annotations
 
+import bisect
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -65,18 +67,16 @@ def check_power(
 
 def _canaries_needed(canaries: int, epsilon: float, delta: float, confidence: float, group: int) -> int | None:
     """Return the fewest canaries that can certify `epsilon`, None if ten million cannot."""
-    low, high = canaries, canaries
-    while guesses_needed(epsilon, high, delta, confidence, group) is None:
-        low, high = high, high * 2
+
+    def enough(number: int) -> bool:
+        return guesses_needed(epsilon, number, delta, confidence, group) is not None
+
+    high = canaries
+    while not enough(high):
+        high *= 2
         if high > 10_000_000:
             return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if guesses_needed(epsilon, middle, delta, confidence, group) is None:
-            low = middle
-        else:
-            high = middle
-    return high
+    return bisect.bisect(range(high), False, lo=high // 2, key=enough)
 
 
 def many_run_errors(

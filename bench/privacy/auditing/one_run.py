@@ -9,6 +9,7 @@ values fixed in advance bound replace epsilon.
 
 from __future__ import annotations
 
+import bisect
 import math
 
 import numpy as np
@@ -125,11 +126,7 @@ def guesses_needed(epsilon: float, canaries: int, delta: float, confidence: floa
 
     if not enough(canaries):
         return None
-    low, high = 0, canaries  # more correct guesses lower the p-value: bisect
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return bisect.bisect(range(canaries), False, lo=1, key=enough)  # more correct guesses lower the p-value
 
 
 def check_one_run(canaries: int, guesses: int, correct: int, group: int = 1) -> None:
