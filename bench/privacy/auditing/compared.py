@@ -154,7 +154,6 @@ class LaplaceVectors(Comparison):
 
     @property
     def composed(self) -> int:
-        """See :attr:`Comparison.composed`."""
         return self.first.size
 
 
@@ -235,7 +234,6 @@ class LabelRows(Comparison):
 
     @property
     def composed(self) -> int:
-        """See :attr:`Comparison.composed`."""
         return len(self.where)
 
 

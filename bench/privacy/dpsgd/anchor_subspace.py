@@ -101,7 +101,6 @@ class Subspace(Clipping):
         self.norm = self.bounds[0]
 
     def public(self) -> list[str]:
-        """Return the settings and the digest of images and labels."""
         return [*super().public(), input_digest([self.images, self.labels])()]
 
     def kept(self, samples: Sequence[Gradients]) -> Sequence[Gradients]:
@@ -109,7 +108,6 @@ class Subspace(Clipping):
         return self.parts.clipped(samples, self.norm)
 
     def released(self, noisy: list[Tensor]) -> list[Tensor]:
-        """Return the gradients in their own units."""
         return self.parts.restored(noisy, self.norm)
 
     def before_step(

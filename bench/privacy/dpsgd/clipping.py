@@ -128,7 +128,6 @@ class PerLayer(Clipping):
         self._layers = list(layers.values())
 
     def together(self, count: int) -> Sequence[Sequence[int]]:
-        """Return each layer's parameters."""
         return self._layers
 
 
@@ -148,15 +147,12 @@ class TopK(Clipping):
 
     @property
     def pass_size(self) -> int | None:
-        """Return the fixed pass size."""
         return FILLED if self.share < 1 else None
 
     def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
-        """Count the entries."""
         self._entries = sum(parameter.numel() for parameter in parameters)
 
     def kept(self, samples: Sequence[Gradients]) -> Sequence[Gradients]:
-        """Return the largest entries."""
         return keep_largest(samples, math.ceil(self.share * self._entries)) if self.share < 1 else samples
 
 
@@ -206,7 +202,6 @@ class Adaptive(Clipping):
         return self.norm * of_gradients / whole
 
     def shapes(self, parameters: Sequence[Parameter]) -> list[torch.Size]:
-        """Return the parameters' shapes and the count's."""
         return [*super().shapes(parameters), torch.Size([1])]
 
     def summed(self, samples: Sequence[Gradients]) -> list[Tensor]:
@@ -227,11 +222,9 @@ class Adaptive(Clipping):
         return gradients
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the norm."""
         return {"norm": torch.tensor(self.norm, dtype=torch.float64)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the norm."""
         self.norm = float(state["norm"])
 
     @property

@@ -107,7 +107,6 @@ class ExactSteps(NoisySteps):
         return [one * _beside((squares <= self.longest**2).long(), one) for one in whole]
 
     def step(self) -> None:
-        """Take a step with the batch's noisy sum divided by its expected size."""
         noise = torch.split(torch.from_numpy(floored_normals(sum(self.sizes), BITS, self.words)), self.sizes)
         self.take([
             ((total + drawn.to(total.device).view_as(total)).double() / self.steps_per_unit).to(parameter.dtype)
