@@ -27,7 +27,7 @@ from bench.evaluation.audit.canaries import Canaries, CanaryPlan, canary_unit, d
 from bench.evaluation.audit.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run, train_shadow_runs
 from bench.evaluation.audit.full_size import pair_for
 from bench.evaluation.audit.guesses import check_power, many_run_errors, right_guesses
-from bench.evaluation.audit.informed import InformedPlan, informed_attack
+from bench.evaluation.audit.informed import informed_attack
 from bench.evaluation.audit.mechanism_audit import audit_events
 from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.audit.pair_audit import FULL_SHARE, PairPlan, audit_pairs
@@ -219,11 +219,7 @@ def _candidates(record: Record, cell: Cell, options: AuditOptions, context: Cont
     unit = _unit(method.unit, AuditKind.CANDIDATES)
     if record.privacy is None or record.privacy.unit is not unit or not method.private:
         raise BenchError(f"no curve is proven for one {unit} of {record.key}, so there is no bound to test.")
-    events = restored(record.privacy.events)
-    plan = InformedPlan(
-        options.numbers, options.minutes, cell.delta, options.confidence, context.workers, events, options.power
-    )
-    found = informed_attack(method, cell.config, cell.facts, plan, context.progress, context.note)
+    found = informed_attack(method, cell, restored(record.privacy.events), options, context)
     return {"candidates": found, "allowed": record.privacy.proven.epsilon}
 
 

@@ -24,18 +24,18 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from bench.core.config import DataclassInstance
 from bench.core.errors import BenchError
-from bench.core.progress import Progress
 from bench.core.seeds import new_salt
 from bench.core.transforms import as_float
-from bench.core.types import Facts, Instrument, Released
+from bench.core.types import Instrument, Released
 from bench.evaluation.audit.canary_runs import Noiseless, logits_of
 from bench.evaluation.audit.lockstep import Lockstep
+from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.audit.pair_runs import Crew, class_of, trained
 from bench.evaluation.audit.pairs import WorstPair, candidate_pairs
 from bench.evaluation.audit.tapped_dp_sgd import candidates_dp_sgd
 from bench.evaluation.check.check_runs import MethodPlace
+from bench.experiments.plan import Cell
 from bench.interface.method import Method
 from bench.interface.signals import log_odds
 from bench.privacy.accounting.risk import reconstruction
@@ -47,6 +47,7 @@ from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import SeededNoise, Silence
 from bench.results.audited import corrected
 from bench.results.candidates import CandidatesFound
+from bench.training.context import Context
 
 RUNS = 2_000
 """Most counted guesses of each instrument and number of candidates."""
@@ -160,41 +161,33 @@ def found(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class InformedPlan:
-    """Options of the attack: `minutes` in all, the numbers of `candidates`, the row's `events`, its delta."""
-
-    candidates: Sequence[int]
-    minutes: float
-    delta: float
-    confidence: float
-    workers: int
-    events: Sequence[Event]
-    power: bool = True
-
-
 def informed_attack(
-    method: type[Method], config: DataclassInstance, facts: Facts, plan: InformedPlan, progress: Progress,
-    note: Callable[[str], None],
-) -> list[CandidatesFound]:  # fmt: skip
-    """Return both attackers' success for each number of candidates; `note` receives what could not be attacked."""
+    method: type[Method], cell: Cell, events: Sequence[Event], options: AuditOptions, context: Context
+) -> list[CandidatesFound]:
+    """Return both attackers' success on a row with these `events`, for each number of candidates.
+
+    Notes say what could not be attacked.
+    """
     results: list[CandidatesFound] = []
-    place = MethodPlace.of(method)
-    tests = 2 * len(plan.candidates)
-    confidence, share = corrected(plan.confidence, tests), 60 * plan.minutes / tests
-    with closing(Crew(plan.workers, apart=place is not None)) as crew, progress.stage("candidates", tests) as stage:
-        for count in plan.candidates:
+    place, note = MethodPlace.of(method), context.note
+    tests = 2 * len(options.numbers)
+    confidence, share = corrected(options.confidence, tests), 60 * options.minutes / tests
+    with (
+        closing(Crew(context.workers, apart=place is not None)) as crew,
+        context.progress.stage("candidates", tests) as stage,
+    ):
+        for count in options.numbers:
             try:
-                pairs = candidate_pairs(method, config, facts, plan.delta, count)
+                pairs = candidate_pairs(method, cell.config, cell.facts, cell.delta, count)
             except BenchError as error:
                 note(f"{count} candidates: {error}")
                 stage.advance(2)
                 continue
-            game, bound = Game(place or method, tuple(pairs)), reconstruction(plan.events, 1 / count)
+            game, bound = Game(place or method, tuple(pairs)), reconstruction(events, 1 / count)
             for attack, instrument in ((_by_transcript, Instrument.TRANSCRIPT), (_by_release, Instrument.RELEASE)):
                 until = time.monotonic() + share
                 try:
-                    hits, silent = attack(game, crew, until, plan.power)
+                    hits, silent = attack(game, crew, until, options.power)
                 except BenchError as error:
                     note(f"{count} candidates by {instrument}: {error}")
                 else:
