@@ -41,11 +41,8 @@ LABELS = 1024  # largest number of distinct outputs that the pilot treats as lab
 
 @dataclass(frozen=True, slots=True)
 class PartAudit:
-    """The audit of one part of a mechanism, for a single run. `bound` and `exact` are epsilons at `delta`."""
+    """The audit of one part of a mechanism, for a single run. `bound` and `exact` are epsilons at one delta."""
 
-    part: str
-    inputs: str
-    delta: float
     bound: float
     exact: float
     with_half_noise: float | None = None  # the bound of the same audit with half the noise; None without that run
@@ -124,11 +121,11 @@ def audit_parts(
     for part in parts:
         at = part.delta if delta is None else delta
         exact = part.event.pure_epsilon() if at == 0 else proven([part.event], at).epsilon
-        bound, inputs = _bound(part, noise, draws, at, share)
+        bound = _bound(part, noise, draws, at, share)
         if bound > exact:  # a few in a hundred audits of correct mechanisms, so fresh draws must show it too
-            bound, inputs = min((bound, inputs), _bound(part, noise, draws, at, share))
-        half = _bound(part, HalfNoise(noise), draws, at, share)[0] if power else None
-        found.append(PartAudit(part.name, inputs, at, bound, exact, half))
+            bound = min(bound, _bound(part, noise, draws, at, share))
+        half = _bound(part, HalfNoise(noise), draws, at, share) if power else None
+        found.append(PartAudit(bound, exact, half))
     return found
 
 
@@ -198,13 +195,12 @@ class _Choice:
         return (outputs > self.low) & (outputs <= self.high)
 
 
-def _bound(part: Part, noise: Noise, draws: int, delta: float, confidence: float) -> tuple[float, str]:
-    """Return the bound and the inputs that gave it."""
+def _bound(part: Part, noise: Noise, draws: int, delta: float, confidence: float) -> float:
     if not isinstance(part.event, Gaussian) or delta == 0:
         return _by_draws(part, noise, draws, delta, confidence)
     share = 1 - (1 - confidence) / 2
-    by_run = gaussian_release_epsilon(part.event, noise, delta, share), f"one release of {CANARIES:,} canaries"
-    return max(_by_draws(part, noise, draws, delta, share), by_run, key=lambda found: found[0])
+    by_run = gaussian_release_epsilon(part.event, noise, delta, share)
+    return max(_by_draws(part, noise, draws, delta, share), by_run)
 
 
 def gaussian_release_epsilon(event: Gaussian, noise: Noise, delta: float, confidence: float = 0.95) -> float:
@@ -217,7 +213,7 @@ def gaussian_release_epsilon(event: Gaussian, noise: Noise, delta: float, confid
     return gaussian_run_epsilon(released, coins, delta, confidence, group=2)  # flipping a sign moves two sensitivities
 
 
-def _by_draws(part: Part, noise: Noise, draws: int, delta: float, confidence: float) -> tuple[float, str]:
+def _by_draws(part: Part, noise: Noise, draws: int, delta: float, confidence: float) -> float:
     pilot = draws // 10
     chosen: dict[int, _Choice] = {}
     for pair in part.pairs:
@@ -227,18 +223,16 @@ def _by_draws(part: Part, noise: Noise, draws: int, delta: float, confidence: fl
             if direction not in chosen or choice.score > chosen[direction].score:
                 chosen[direction] = choice
     share = 1 - (1 - confidence) / 2  # the directions share the error: a mechanism may be private in only one
-    bound, inputs = 0.0, part.pairs[0].inputs
+    bound = 0.0
     for direction, choice in chosen.items():
         first, other = (choice.hits(bool(side), draws, noise) for side in (direction, 1 - direction))
-        found = refuted_epsilon(first, draws, other, draws, delta, share)
-        if found > bound:
-            bound, inputs = found, choice.pair.inputs
-    return bound, inputs
+        bound = max(bound, refuted_epsilon(first, draws, other, draws, delta, share))
+    return bound
 
 
 def _drawn(pair: Pair, second: bool, draws: int, noise: Noise) -> Iterator[NDArray[Any]]:
     for start in range(0, draws, CHUNK):
-        yield pair.draw(min(CHUNK, draws - start), second, noise)
+        yield pair(min(CHUNK, draws - start), second, noise)
 
 
 def _choose(pair: Pair, first: NDArray[Any], other: NDArray[Any], delta: float, confidence: float) -> _Choice:

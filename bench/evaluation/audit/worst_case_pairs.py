@@ -38,26 +38,16 @@ from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.noise import Law, Noise
 from bench.privacy.mechanisms.streams import Banded, BinaryTree, Stream
 
-Draw = Callable[[int, bool, "Noise"], "NDArray[Any]"]
-_ONE_ENTRY = "the difference of two entries, one of 0 or of the sensitivity"
-"""Their difference reveals noise that the entries share."""
+Pair = Callable[[int, bool, "Noise"], "NDArray[Any]"]
+"""Two adjacent inputs: ``pair(draws, second, noise)`` returns the outputs (draws,) on the first or the second."""
 FEW_STEPS = 16  # number of steps in audited sums
 GAUSSIAN_DELTA = 0.01  # largest delta for auditing Gaussian noise; smaller ones need more draws
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two adjacent inputs: ``draw(draws, second, noise)`` returns the outputs (draws,) on the first or the second."""
-
-    inputs: str
-    draw: Draw
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A separately audited part of a mechanism: its input pairs, the event of one run, and the default `delta`."""
 
-    name: str
     event: Event
     pairs: tuple[Pair, ...]
     delta: float
@@ -85,13 +75,13 @@ def _lnmax(event: LNMax) -> tuple[Part, ...]:
     # One moved vote changes the loser's probability by up to e^(2 gamma), most at large gaps, where losers rarely win.
     gaps = sorted({round(scale / event.gamma) for scale in (0, 0.5, 1, 2, 3, 4)})
     draw = partial(_votes, lambda votes, noise: mechanisms.lnmax(votes, event.gamma, noise))
-    return (Part("votes", event, _vote_pairs(gaps, draw), 0.0),)
+    return (Part(event, _vote_pairs(gaps, draw), 0.0),)
 
 
 def _gnmax(event: GNMax) -> tuple[Part, ...]:
     draw = partial(_votes, lambda votes, noise: mechanisms.gnmax(votes, event.sigma, noise))
     mu = math.sqrt(2) / event.sigma
-    return (Part("votes", event, _vote_pairs(_gaps(mu, event.sigma), draw), gaussian_audit_delta(mu)),)
+    return (Part(event, _vote_pairs(_gaps(mu, event.sigma), draw), gaussian_audit_delta(mu)),)
 
 
 def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
@@ -109,14 +99,13 @@ def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
     # Counts are at least 0, so for a negative threshold test a top count of 1.
     near = {round(event.threshold + sign * cut * event.sigma1) for cut in _cuts(mu) for sign in (-1, 1)}
     tops = sorted({max(top, 1) for top in near})
-    pairs = [Pair(f"a top count of {t} or {t - 1}", partial(asked, float(t))) for t in tops]
-    found = [Part("threshold", replace(event, max_answers=0), tuple(pairs), gaussian_audit_delta(mu))]
+    pairs = tuple(partial(asked, float(top)) for top in tops)
+    found = [Part(replace(event, max_answers=0), pairs, gaussian_audit_delta(mu))]
     if event.max_answers:
         mu = math.sqrt(2) / event.sigma2
         draw = partial(_votes, lambda votes, noise: answers(votes + high, noise))
-        pairs_of_votes = _vote_pairs(_gaps(mu, event.sigma2), draw)
         answer = GNMax(event.sigma2, 1, event.exact, unit=event.unit, adjacency=event.adjacency)
-        found.append(Part("answer", answer, pairs_of_votes, gaussian_audit_delta(mu)))
+        found.append(Part(answer, _vote_pairs(_gaps(mu, event.sigma2), draw), gaussian_audit_delta(mu)))
     return tuple(found)
 
 
@@ -129,8 +118,7 @@ def _vector(event: Gaussian) -> tuple[Part, ...]:
 
     mu = 1 / event.noise_multiplier
     difference = partial(_difference, mechanisms.gaussian, event.noise_multiplier)
-    pairs = Pair("four entries of 0 or of half the sensitivity", release), Pair(_ONE_ENTRY, difference)
-    return (Part("vector", event, pairs, gaussian_audit_delta(mu)),)
+    return (Part(event, (release, difference), gaussian_audit_delta(mu)),)
 
 
 def _first_entry(draws: int, value: float) -> NDArray[np.float64]:
@@ -140,6 +128,7 @@ def _first_entry(draws: int, value: float) -> NDArray[np.float64]:
 def _difference(
     mechanism: Callable[..., NDArray[np.float64]], multiplier: float, draws: int, second: bool, noise: Noise
 ) -> NDArray[np.float64]:
+    """Return the difference of two entries, one of 0 or of the sensitivity: it reveals noise that they share."""
     released = mechanism(_first_entry(draws, second), 1.0, multiplier, noise)
     return released[:, 0] - released[:, 1]
 
@@ -149,8 +138,7 @@ def _laplace(event: Laplace) -> tuple[Part, ...]:
         return mechanisms.laplace(_first_entry(draws, second), 1.0, event.noise_multiplier, noise)[:, 0]
 
     difference = partial(_difference, mechanisms.laplace, event.noise_multiplier)
-    pairs = Pair("one entry of 0 or of the sensitivity", one_entry), Pair(_ONE_ENTRY, difference)
-    return (Part("vector", event, pairs, 0.0),)
+    return (Part(event, (one_entry, difference), 0.0),)
 
 
 def _sampled_votes(event: SampledGNMax) -> tuple[Part, ...]:
@@ -168,14 +156,11 @@ def _sampled_votes(event: SampledGNMax) -> tuple[Part, ...]:
         rate, sigma = event.sampling_rate, event.sigma
         return mechanisms.sampled_gnmax(one, labels[:shown], 2, gap, rate, sigma, noise)
 
-    pairs = tuple(
-        Pair(f"{gap} neighbours of one class, one displaced by another class", partial(draw, gap)) for gap in gaps
-    )
-    return (Part("votes", event, pairs, sampled_audit_delta(event)),)
+    return (Part(event, tuple(partial(draw, gap) for gap in gaps), sampled_audit_delta(event)),)
 
 
 def _sampled_sum(event: SampledGaussian) -> tuple[Part, ...]:
-    # Four entries of 1/2 have L2 norm 1.
+    # Four entries of 1/2 have L2 norm 1, the largest; the other input is the opposite record, or none.
     other = -0.5 if event.adjacency is Adjacency.REPLACE else 0.0
 
     def draw(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
@@ -183,8 +168,7 @@ def _sampled_sum(event: SampledGaussian) -> tuple[Part, ...]:
         rate, multiplier = event.sampling_rate, event.noise_multiplier
         return np.asarray(mechanisms.sampled_gaussian(values, 1.0, rate, multiplier, noise).sum(axis=1) / 2)
 
-    pair = Pair("no record or the opposite one, and one of the largest norm", draw)
-    return (Part("sum", event, (pair,), sampled_audit_delta(event)),)
+    return (Part(event, (draw,), sampled_audit_delta(event)),)
 
 
 def _response(event: RandomizedResponse) -> tuple[Part, ...]:
@@ -192,7 +176,7 @@ def _response(event: RandomizedResponse) -> tuple[Part, ...]:
         labels = np.full(draws, event.classes - 1 if second else 0, dtype=np.int64)
         return mechanisms.randomized_response(labels, event.epsilon, event.classes, noise)
 
-    return (Part("label", event, (Pair("two labels", answer),), 0.0),)
+    return (Part(event, (answer,), 0.0),)
 
 
 def _top_k(event: TopKRandomizedResponse) -> tuple[Part, ...]:
@@ -201,10 +185,10 @@ def _top_k(event: TopKRandomizedResponse) -> tuple[Part, ...]:
         candidates = np.broadcast_to(np.arange(event.k), (draws, event.k))
         return mechanisms.top_k_randomized_response(labels, candidates, event.epsilon, event.classes, noise)
 
-    pairs = [Pair("two labels of the set", partial(answer, 0, event.k - 1))]
-    if event.classes > event.k:
-        pairs.append(Pair("a label of the set and one outside", partial(answer, 0, event.classes - 1)))
-    return (Part("label", event, tuple(pairs), 0.0),)
+    pairs = [partial(answer, 0, event.k - 1)]
+    if event.classes > event.k:  # the second label is outside the set
+        pairs.append(partial(answer, 0, event.classes - 1))
+    return (Part(event, tuple(pairs), 0.0),)
 
 
 def _likely(event: PriorRandomizedResponse) -> tuple[Part, ...]:
@@ -213,10 +197,10 @@ def _likely(event: PriorRandomizedResponse) -> tuple[Part, ...]:
         prior = np.broadcast_to(np.append([0.5, 0.5], np.zeros(event.classes - 2)), (draws, event.classes))
         return mechanisms.prior_randomized_response(labels, prior, event.epsilon, noise)
 
-    pairs = [Pair("two likely labels", partial(answer, 1))]
-    if event.classes > 2:
-        pairs.append(Pair("a likely label and another", partial(answer, event.classes - 1)))
-    return (Part("label", event, tuple(pairs), 0.0),)
+    pairs = [partial(answer, 1)]
+    if event.classes > 2:  # the second label is not among the likely ones
+        pairs.append(partial(answer, event.classes - 1))
+    return (Part(event, tuple(pairs), 0.0),)
 
 
 def _choice(event: Exponential | PermuteAndFlip) -> tuple[Part, ...]:
@@ -228,8 +212,7 @@ def _choice(event: Exponential | PermuteAndFlip) -> tuple[Part, ...]:
         return mechanisms.noisy_choice(scores, 1.0, law, noise)
 
     leads = event.epsilon + np.arange(5)
-    pairs = tuple(Pair(f"a lead of {lead:g} or {event.epsilon:g} less", partial(choose, float(lead))) for lead in leads)
-    return (Part("choice", event, pairs, 0.0),)
+    return (Part(event, tuple(partial(choose, float(lead)) for lead in leads), 0.0),)
 
 
 def _sums(event: TreeSums | BandedSums) -> tuple[Part, ...]:
@@ -251,8 +234,7 @@ def _sums(event: TreeSums | BandedSums) -> tuple[Part, ...]:
             found += share * mechanisms.gaussian(released, 1.0, event.noise_multiplier, noise)
         return found
 
-    pair = Pair("a unit in the first step, or not", draw)
-    return (Part("sums", event, (pair,), gaussian_audit_delta(mu)),)
+    return (Part(event, (draw,), gaussian_audit_delta(mu)),)
 
 
 _BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
@@ -301,4 +283,4 @@ def _votes(mechanism: Callable[..., NDArray[np.int64]], gap: int, draws: int, se
 
 
 def _vote_pairs(gaps: list[int], draw: Callable[..., Any]) -> tuple[Pair, ...]:
-    return tuple(Pair(f"a lead of {gap} votes or of {gap - 2}", partial(draw, gap)) for gap in gaps)
+    return tuple(partial(draw, gap) for gap in gaps)
