@@ -27,11 +27,10 @@ def check_counts(part: str, hits: int, whole: str, trials: int) -> None:
         raise BenchError(f"there must be at least 1 of {whole} and from 0 to all {part}, not {hits} of {trials}.")
 
 
-def check_audit_delta(delta: float) -> float:
-    """Return `delta`; raise :class:`BenchError` unless it is in [0, 1), where 0 audits pure epsilon."""
+def check_audit_delta(delta: float) -> None:
+    """Raise :class:`BenchError` unless `delta` is in [0, 1), where 0 audits pure epsilon."""
     if math.isnan(delta) or not 0 <= delta < 1:
         raise BenchError(f"delta of an audit must lie in [0, 1), not {delta}. Try 0 or 1e-5.")
-    return float(delta)
 
 
 def check_confidence(confidence: float) -> float:

@@ -22,7 +22,6 @@ from bench.core.transforms import as_float
 from bench.privacy.dpsgd.clipping import Clipping
 from bench.privacy.dpsgd.example_gradients import ExampleGradients
 from bench.privacy.dpsgd.gradient_forms import Gradients, picked
-from bench.storage.checkpoint import input_digest
 
 _LARGEST = 100.0
 """Largest ratio of the bounds, and of a gradient to the larger bound. Beyond it, rounding errors would be clipped like
@@ -99,9 +98,6 @@ class Subspace(Clipping):
 
     def __post_init__(self) -> None:
         self.norm = self.bounds[0]
-
-    def public(self) -> list[str]:
-        return [*super().public(), input_digest([self.images, self.labels])()]
 
     def kept(self, samples: Sequence[Gradients]) -> Sequence[Gradients]:
         """Return the sums of both clipped parts; clipped again if rounding takes a norm beyond the bound."""

@@ -43,10 +43,6 @@ class Clipping:
         """Return the number of examples in every pass, None if it may vary."""
         return None
 
-    def public(self) -> list[str]:
-        """Return a description of all settings."""
-        return [repr(self)]
-
     def begin(self, names: Sequence[str], parameters: Sequence[Parameter], multiplier: float, batch: int) -> None:
         """Prepare to train `parameters`, called `names`, with this noise multiplier and expected batch size."""
 
