@@ -143,23 +143,14 @@ def scaled_kid(features: Tensor, reference: Tensor) -> float:
     return kid(features / unit, reference / unit)
 
 
-def inception_score(probabilities: Tensor) -> float:
-    """Return exp of the mean KL divergence of rows of `probabilities` (n, classes) from their mean: 1 to `classes`.
-
-    Source: Salimans et al. 2016, section 4. Raises :class:`BenchError` for another shape or no row.
-    """
-    p = probabilities.double()
-    if p.ndim != 2 or len(p) == 0:
-        raise BenchError(f"the inception score takes probabilities (n, classes), not {tuple(p.shape)}.")
-    marginal = p.mean(0, keepdim=True)
-    divergence = torch.special.xlogy(p, p) - torch.special.xlogy(p, marginal)
-    return math.exp(float(divergence.sum(1).mean()))
-
-
 def dpsd_inception_score(probabilities: Tensor) -> float:
     """Return DPSD's [IS], (IS - 1) * 10**6, of an evaluator's `probabilities` (n, classes).
 
+    IS is exp of the mean KL divergence of the rows from their mean, 1 to `classes` (Salimans et al. 2016, section 4).
     Shown because papers report it, but not ranked: it ignores private data, and noise or one repeated private photo
     gets the best value, about 0, while good and varied images get the worst. It depends on n and the evaluator.
     """
-    return (inception_score(probabilities) - 1) * 1e6
+    p = probabilities.double()
+    marginal = p.mean(0, keepdim=True)
+    divergence = torch.special.xlogy(p, p) - torch.special.xlogy(p, marginal)
+    return (math.exp(float(divergence.sum(1).mean())) - 1) * 1e6
