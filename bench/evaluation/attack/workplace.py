@@ -1,4 +1,4 @@
-"""Options and shared state of one command's attacks; failure records of attacks and audits."""
+"""Options and shared state of one command's attacks."""
 
 from __future__ import annotations
 
