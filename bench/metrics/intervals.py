@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from scipy.special import ndtri, stdtrit
 
+CONFIDENCE = 0.95
 ENOUGH = 5
 """Seeds from which a row's own deviation is used alone."""
 
@@ -44,7 +45,7 @@ def _squares(values: Sequence[float]) -> tuple[float, int]:
 
 
 def accuracy_interval(
-    accuracies: Sequence[float], test_records: int, confidence: float = 0.95, spread: SeedSpread | None = None
+    accuracies: Sequence[float], test_records: int, spread: SeedSpread | None = None
 ) -> tuple[float, float]:
     """Return an interval for a method's expected accuracy that covers new training seeds and new test records.
 
@@ -55,11 +56,11 @@ def accuracy_interval(
     """
     count, mean = len(accuracies), math.fsum(accuracies) / len(accuracies)
     spread = seed_spread(accuracies) if spread is None else spread
-    z = float(ndtri(0.5 + confidence / 2))
+    z = float(ndtri(0.5 + CONFIDENCE / 2))
     shrunk = (mean + z * z / (2 * test_records)) / (1 + z * z / test_records)
     half = z / (1 + z * z / test_records) * math.sqrt(mean * (1 - mean) / test_records + (z / (2 * test_records)) ** 2)
     seeds = 0.0
     if spread is not None:
-        seeds = float(stdtrit(spread.freedom, 0.5 + confidence / 2)) * math.sqrt(spread.variance / count)
+        seeds = float(stdtrit(spread.freedom, 0.5 + CONFIDENCE / 2)) * math.sqrt(spread.variance / count)
     below, above = math.hypot(mean - shrunk + half, seeds), math.hypot(shrunk + half - mean, seeds)
     return max(0.0, mean - below), min(1.0, mean + above)

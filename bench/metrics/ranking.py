@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from bench.metrics.intervals import SeedSpread
+from bench.metrics.intervals import CONFIDENCE, SeedSpread
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Contender:
         common = len(self.right) if len(self.right) == len(other.right) else self.test_records
         return self.right[:common] - other.right[:common]
 
-    def leads(self, other: Contender, spread: SeedSpread, rivals: int, confidence: float = 0.95) -> bool:
+    def leads(self, other: Contender, spread: SeedSpread, rivals: int) -> bool:
         """Return whether the lead over `other` is significant, corrected for `rivals` comparisons.
 
         One-sided, with Bonferroni's correction: Student's quantile for the seeds and the normal one for the test
@@ -44,7 +44,7 @@ class Contender:
         row's deviation is not used, a row gains nothing from seeds that differ. On test records where both rows'
         answers are known, the lead is that of the pairs, and so is its variance where that is the smaller one.
         """
-        level, lead, over_records = _level(rivals, confidence), self.mean - other.mean, 2 * self._over_records()
+        level, lead, over_records = _level(rivals), self.mean - other.mean, 2 * self._over_records()
         apart = self.apart(other)
         if apart is not None:
             lead = float(apart.mean())
@@ -52,9 +52,9 @@ class Contender:
         over_seeds = 2 * stdtrit(spread.freedom, level) ** 2 * spread.variance / self.seeds
         return bool(lead > math.sqrt(ndtri(level) ** 2 * over_records + over_seeds))
 
-    def gap(self, spread: SeedSpread, rivals: int, confidence: float = 0.95) -> float:
+    def gap(self, spread: SeedSpread, rivals: int) -> float:
         """Return the smallest lead that is significant by :meth:`leads` over a row whose answers are not known."""
-        level = _level(rivals, confidence)
+        level = _level(rivals)
         over_seeds = stdtrit(spread.freedom, level) ** 2 * spread.variance / self.seeds
         return math.sqrt(2 * (ndtri(level) ** 2 * self._over_records() + over_seeds))
 
@@ -64,8 +64,8 @@ class Contender:
         return share * (1 - share) / self.test_records
 
 
-def _level(rivals: int, confidence: float) -> float:
-    return 1 - (1 - confidence) / max(rivals, 1)
+def _level(rivals: int) -> float:
+    return 1 - (1 - CONFIDENCE) / max(rivals, 1)
 
 
 def _over_pairs(apart: NDArray[np.float64]) -> float:
@@ -84,12 +84,12 @@ class Difference:
     """Number of test records on which both rows' answers are compared; 0 where they are not known."""
 
 
-def difference(one: Contender, other: Contender, confidence: float = 0.95) -> Difference:
+def difference(one: Contender, other: Contender) -> Difference:
     """Return the difference of two rows, on the same test records where the answers of both are known.
 
     Each row adds its seeds (Student's t) and its test records (Agresti and Coull's share, or the pairs), in quadrature.
     """
-    level, squares, apart = 0.5 + confidence / 2, 0.0, one.apart(other)
+    level, squares, apart = 0.5 + CONFIDENCE / 2, 0.0, one.apart(other)
     for each in (one, other):
         squares += stdtrit(each.spread.freedom, level) ** 2 * each.spread.variance / each.seeds
         squares += ndtri(level) ** 2 * each._over_records() * (apart is None)
@@ -99,12 +99,12 @@ def difference(one: Contender, other: Contender, confidence: float = 0.95) -> Di
     return Difference(float(apart.mean()), math.sqrt(squares), len(apart))
 
 
-def rank_groups(contenders: Sequence[Contender], confidence: float = 0.95) -> tuple[list[tuple[int, int]], float]:
+def rank_groups(contenders: Sequence[Contender]) -> tuple[list[tuple[int, int]], float]:
     """Return the first and last rank of each contender's group, and the lead that the first needs over the others.
 
     `contenders` are in descending order of their means. A group ends before the first row that some row of the group
     leads significantly; the variance of a row's seeds is its own, or, where that is larger, the one pooled over the
-    rows up to it. The truly best method misses the first group with a probability of at most 1 - `confidence` if its
+    rows up to it. The truly best method misses the first group with a probability of at most 5% if its
     seeds differ no more than those of the rows above it; a method whose seeds differ more needs more seeds to show its
     rank. For pairs of rows with known answers, smaller leads are significant.
     """
@@ -113,12 +113,12 @@ def rank_groups(contenders: Sequence[Contender], confidence: float = 0.95) -> tu
     for number, one in enumerate(contenders):
         squares, freedom = squares + one.spread.variance * one.spread.freedom, freedom + one.spread.freedom
         spread = max(one.spread, SeedSpread(squares / freedom, freedom))
-        if not group or any(above.leads(one, wide, rivals, confidence) for above, wide in group):
+        if not group or any(above.leads(one, wide, rivals) for above, wide in group):
             starts.append(number)
             group = []
         group.append((one, spread))
         if number == 0:
-            needed = one.gap(spread, rivals, confidence)
+            needed = one.gap(spread, rivals)
     bounds = [*starts, len(contenders)]
     ranks = [(start + 1, end) for start, end in pairwise(bounds) for _ in range(start, end)]
     return ranks, needed
