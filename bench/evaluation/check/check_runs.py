@@ -113,7 +113,6 @@ class Trial:
         """Return the data, read or generated afresh, so that a method's writes do not reach the next run."""
         if not self.dataset:
             return generated(self.facts, self.seed, labelled=self.labelled)
-
         return DataSource(Progress()).material(self.dataset)
 
 

@@ -49,10 +49,8 @@ def constants_of(method: type[Method]) -> tuple[int, str]:
 
 def settings_size(value: object) -> int:
     """Return how much data settings hold: numbers by their digits, and all characters of a text above :data:`WORD`."""
-    if isinstance(value, Mapping):
-        return sum(map(settings_size, value.values()))
-    if isinstance(value, list | tuple | set | frozenset):
-        return sum(map(settings_size, value))
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return sum(map(settings_size, value.values() if isinstance(value, Mapping) else value))
     if len(str(value)) > WORD:
         return len(str(value))
     return _digits(value) if isinstance(value, int | float) and not isinstance(value, bool) else 1
