@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _DPI = 120
 _GOOD, _BAD, _GREY = "#1a7f37", "#b42318", "#6b7280"
 _COLOURS = ("#1d4ed8", "#c2410c", "#7e22ce", "#0f766e", "#a16207", "#be185d")
-_STYLES = ("-", "--", "-.", (0, (1, 1)))
 _CELL = 0.95  # inches of an image's longer side
 
 
@@ -135,10 +134,9 @@ def roc_figure(
         axes.plot(grid, limit, color="black", linewidth=1.4, label=label)
         axes.fill_between(grid, limit, 1.0, color="#e5e7eb", linewidth=0, label="ruled out by the proof")
     for place, (name, (false, true)) in enumerate(curves.items()):
-        style = _STYLES[place // len(_COLOURS) % len(_STYLES)]
         # Draw a rate of 0 at the start of the logarithmic axis.
         x, y, colour = np.maximum(false, least / 10), np.maximum(true, least / 10), _COLOURS[place % len(_COLOURS)]
-        axes.plot(x, y, color=colour, linestyle=style, linewidth=1.6, label=name, drawstyle="steps-post")
+        axes.plot(x, y, color=colour, linestyle="-", linewidth=1.6, label=name, drawstyle="steps-post")
     axes.plot(grid, grid, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), label="guessing")
     axes.set_xlim(least, 1)
     axes.set_ylim(least, 1.15)
@@ -148,8 +146,7 @@ def roc_figure(
     axes.tick_params(labelsize=9)
     axes.set_axisbelow(True)
     axes.legend(fontsize=8.5, loc="lower right", framealpha=0.95)
-    if title:
-        axes.set_title(title, fontsize=11, loc="left")
+    axes.set_title(title, fontsize=11, loc="left")
     write_atomic(path, _png(figure, _DPI))
 
 
@@ -201,8 +198,7 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=9)
-        if title:
-            axes.set_title(title, fontsize=11)
+        axes.set_title(title, fontsize=11)
         write_atomic(path, _png(figure, 150))
 
 
