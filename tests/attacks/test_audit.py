@@ -115,8 +115,6 @@ def test_many_runs_of_a_gaussian_mechanism_are_right_in_95_of_100_and_near() -> 
         lambda: right_guesses([1.0, 2.0], [True, False], 0, 0, fresh()),
         lambda: right_guesses([1.0, 2.0], [True, False], -1, 2, fresh()),
         lambda: right_guesses([], [], 1, 1, fresh()),
-        lambda: many_run_errors([1.0], [1.0, 2.0], 0.5, 0.0),
-        lambda: many_run_errors([1.0, 2.0], [1.0, 2.0], 1.0, 0.0),
         lambda: many_run_errors([1.0, math.nan], [1.0, 2.0], 0.5, 0.0),
     ],
 )

@@ -85,19 +85,12 @@ def many_run_errors(
     """Return the errors of guessing one canary over independent runs with it, (a,), and without it, (b,).
 
     The order of the scores must be independent of their values. The first `threshold_share`, in (0, 1), of each arm
-    chooses the threshold with the largest bound; the others count. Returns false positives, runs without the canary,
-    false negatives, runs with it, for :func:`bench.privacy.auditing.bounds.many_run_epsilon`. Raises
-    :class:`BenchError` on NaN scores, or a share that leaves an arm without runs on either side.
+    chooses the threshold with the largest bound; the others, at least one in each arm, count. Returns false positives,
+    runs without the canary, false negatives, runs with it, for
+    :func:`bench.privacy.auditing.bounds.many_run_epsilon`. Raises :class:`BenchError` on NaN scores.
     """
     arms = _scores(scores_in), _scores(scores_out)
-    if not 0 < threshold_share < 1:
-        raise BenchError(f"the share of runs that choose the threshold must lie in (0, 1), not {threshold_share}.")
     heads = [max(1, round(threshold_share * len(arm))) for arm in arms]
-    if any(head >= len(arm) for head, arm in zip(heads, arms, strict=True)):
-        raise BenchError(
-            f"{len(arms[0])} and {len(arms[1])} runs leave none to count after a share of {threshold_share} chose the "
-            "threshold. Give at least two runs of each arm."
-        )
     threshold = best_threshold(arms[0][: heads[0]], arms[1][: heads[1]], delta, confidence)
     rest_in, rest_out = arms[0][heads[0] :], arms[1][heads[1] :]
     return int((rest_out >= threshold).sum()), len(rest_out), int((rest_in < threshold).sum()), len(rest_in)
