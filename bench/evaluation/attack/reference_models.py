@@ -76,7 +76,10 @@ def make_control(
                 )  # fmt: skip
         return {name: tensor.detach().cpu().numpy() for name, tensor in net.state_dict().items()}
 
-    return _released(student, context.cache.get("control", depends, make))
+    state = context.cache.get("control", depends, make)
+    net = build(student.student_name, **student.student_options)
+    net.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
+    return Released(net.eval(), student.student_name, student.student_options)
 
 
 def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings:
@@ -112,12 +115,6 @@ def _as_accurate(
         return due and measure(trained, tested, material.test_labels, device=context.device) >= accuracy
 
     return stop
-
-
-def _released(student: Released, state: Arrays) -> Released:
-    net = build(student.student_name, **student.student_options)
-    net.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
-    return Released(net.eval(), student.student_name, student.student_options)
 
 
 def content_digest(*tensors: torch.Tensor) -> str:
