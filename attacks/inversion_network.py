@@ -30,7 +30,6 @@ from bench.attacks.shared.inversion import check_auxiliary, class_tries
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,
-    BenchError,
     Context,
     Facts,
     InversionAttack,
@@ -80,10 +79,6 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
         """Train the decoder on the auxiliary images; invert answers for every class, and the observed ones."""
         config = self.config
         images = check_auxiliary(auxiliary, target, self.name, least=4)
-        if observed is not None and (observed.ndim != 2 or observed.shape[1] != target.classes):
-            raise BenchError(
-                f"observed answers must be confidences (m, {target.classes}), not {tuple(observed.shape)}."
-            )
         answers = target.confidences(images, config.rounding)
         decoder = self._train(encode(answers, config.truncation), images, target, context)
         labels = class_tries(target.classes, config.images_per_class)
@@ -93,10 +88,7 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
                 for label in range(target.classes)
             ]
         )
-        seen = None
-        if observed is not None:
-            seen = _rounded(observed.float().cpu(), config.rounding)
-            seen = decode(decoder, encode(seen, config.truncation), context.device)
+        seen = None if observed is None else decode(decoder, encode(observed, config.truncation), context.device)
         return Reconstructions(decode(decoder, standing, context.device), labels, observed=seen)
 
     def _train(self, codes: Tensor, images: Tensor, target: Target, context: Context) -> Decoder:
@@ -131,7 +123,3 @@ def _class_codes(config: InversionNetworkConfig, answers: Tensor, label: int, ge
 def _drawn(answers: Tensor, count: int, generator: torch.Generator) -> Tensor:
     rounds = [torch.randperm(len(answers), generator=generator) for _ in range(-(-count // len(answers)))]
     return answers[torch.cat(rounds)[:count]] if rounds else answers[:0]
-
-
-def _rounded(confidences: Tensor, rounding: float) -> Tensor:
-    return (confidences / rounding).round() * rounding if rounding else confidences

@@ -12,7 +12,6 @@ torchattacks' ``AutoAttack`` takes 10 steps, not the published 100, and a seed f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,11 +68,11 @@ class Robustness(RobustnessAttack[RobustnessConfig]):
     ) -> dict[str, dict[float, Tensor]]:
         """Attack a copy of `student`, which gives logits, at every size, on `records` random images.
 
-        Raises :class:`BenchError` unless student, images and labels fit the facts.
+        Raises :class:`BenchError` unless the student fits the facts.
         """
         config, facts, device = self.config, self.facts, context.device
         generator = context.streams.torch("sweep", device)
-        images, labels = _checked(images, labels, facts)
+        images, labels = as_float(images.cpu()), labels.cpu()
         sizes = config.perturbations if config.perturbations is not None else default_perturbations(facts)
         if len(images) > config.records:
             drawn = torch.randperm(len(images), generator=generator, device=generator.device)[: config.records].cpu()
@@ -111,28 +110,6 @@ class Robustness(RobustnessAttack[RobustnessConfig]):
         again = _right(model, images, labels, device)
         assert all(torch.equal(masks[0], again) for masks in held.values()), "size 0 must be the plain accuracy"
         return {name: dict(zip((0.0, *sizes), masks, strict=True)) for name, masks in held.items()}
-
-
-def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
-    if images.ndim != 4 or tuple(images.shape[1:]) != tuple(facts.shape):
-        raise BenchError(
-            f"images have the shape {tuple(images.shape)}; {facts.dataset} needs (n, channels, height, width) = "
-            f"(n, {', '.join(map(str, facts.shape))})."
-        )
-    if len(images) == 0 or labels.shape != images.shape[:1]:
-        raise BenchError(f"robustness needs one label for each image; there are {len(images)} images.")
-    if images.dtype != torch.uint8 and not images.is_floating_point():
-        raise BenchError(f"images must be uint8, or float in [0, 1], not {images.dtype}.")
-    images, labels = as_float(images.cpu()), labels.cpu()
-    least, most = float(images.min()), float(images.max())
-    if not (math.isfinite(least) and math.isfinite(most) and least >= 0 and most <= 1):
-        raise BenchError(
-            f"images must lie in [0, 1], but range from {least:g} to {most:g}. Undo the normalisation (the student "
-            "does its own), or divide bytes by 255."
-        )
-    if labels.is_floating_point() or int(labels.min()) < 0 or int(labels.max()) >= facts.classes:
-        raise BenchError(f"labels must be whole numbers from 0 to {facts.classes - 1}, the classes of {facts.dataset}.")
-    return images, labels.long()
 
 
 def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: torch.device) -> Tensor:

@@ -255,17 +255,9 @@ def test_median_is_the_first_size_that_fools_half() -> None:
     assert median_perturbations(reversed(rows)) == {"a": 0.2, "b": math.inf, "c": 0}
 
 
-def test_bad_images_labels_and_students_get_clear_errors(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+def test_bad_students_get_clear_errors(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     student, batch, labels = trained
     cases: list[tuple[nn.Module, Tensor, Tensor, Facts, str]] = [
-        (student, batch * 2 - 1, labels, facts(4), r"\[0, 1\]"),
-        (student, batch * 255, labels, facts(4), r"\[0, 1\]"),
-        (student, batch.clone().fill_(math.nan), labels, facts(4), r"\[0, 1\]"),
-        (student, (batch * 255).long(), labels, facts(4), "uint8"),
-        (student, batch[:0], labels[:0], facts(4), "one label for each image"),
-        (student, batch, labels[:-1], facts(4), "one label for each image"),
-        (student, batch, labels + 1, facts(4), "from 0 to 3"),
-        (student, batch.expand(-1, 3, -1, -1), labels, facts(4), "shape"),
         (student, batch.expand(-1, 3, -1, -1), labels, facts(4, (3, 8, 8)), "cannot take images"),
         (student, images(60, (1, 12, 12)), labels, facts(4, (1, 12, 12)), "cannot take images"),
         (student, batch, labels, facts(10), "4 classes; blobs has 10"),
