@@ -23,8 +23,9 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from bench.attacks.shared.inversion import ImageFilter, best_of, class_tries, identity_loss, total_variation
+from bench.attacks.shared.inversion import ImageFilter, best_of, class_tries, margin_loss, total_variation
 from bench.interface import (
     Access,
     BenchError,
@@ -228,10 +229,12 @@ class _Descent:
 
 
 def loss_of(logits: Tensor, labels: Tensor, loss: str) -> Tensor:
-    """Return the minimised loss (n,): 1 - p_y, or one of :func:`bench.attacks.shared.inversion.identity_loss`."""
+    """Return the minimised loss (n,) of `logits` (n, classes): 1 - p_y, the margin, or -log p_y."""
     if loss == "confidence":
         return 1.0 - logits.softmax(1).gather(1, labels[:, None]).squeeze(1)
-    return identity_loss(logits, labels, "margin" if loss == "margin" else "cross-entropy")
+    if loss == "margin":
+        return margin_loss(logits, labels)
+    return functional.cross_entropy(logits, labels, reduction="none")
 
 
 def _log_confidences(target: Target, images: Tensor, rounding: float) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.attacks.shared.conditional_gan import ProjectionDiscriminator, augmented, train_conditional_gan
-from bench.attacks.shared.inversion import Filtered, ImageFilter, check_auxiliary, class_tries, identity_loss
+from bench.attacks.shared.inversion import Filtered, ImageFilter, check_auxiliary, class_tries, margin_loss
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,
@@ -136,7 +136,7 @@ def _descend(
         images = net(torch.cat([noise, condition], 1))
         views = augmented(images.repeat(config.views, 1, 1, 1), generator, flips=config.flips)
         target.count(len(views))
-        loss = identity_loss(target.model(views), labels.repeat(config.views), "margin").sum() / config.views
+        loss = margin_loss(target.model(views), labels.repeat(config.views)).sum() / config.views
         noise.grad = torch.autograd.grad(loss, noise)[0]
         optimizer.step()
         advance()

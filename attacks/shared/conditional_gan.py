@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
-from bench.attacks.shared.inversion import identity_loss
+from bench.attacks.shared.inversion import margin_loss
 from bench.core.progress import Stage
 from bench.interface import as_float
 from bench.models.layers import Normalise
@@ -104,7 +104,7 @@ def train_conditional_gan(
         noise = net.noise(batch_size, generator, device)
         made, wanted = net(noise), net.labels_of(noise)
         terms["generator"] = -critic(made, wanted).mean()
-        terms["margin"] = identity_loss(student(augmented(made, generator, flips=flips)), wanted, "margin").mean()
+        terms["margin"] = margin_loss(student(augmented(made, generator, flips=flips)), wanted).mean()
         count(batch_size)
         check_finite(terms, step, "the conditional GAN")
         descend(optimizers[0], terms["generator"] + alpha * terms["margin"], inputs=list(net.parameters()))

@@ -5,21 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from bench.interface import BenchError, PublicData, Target, as_float
 
-Loss = Literal["cross-entropy", "margin"]
 
-
-def identity_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Return the loss (n,) of `logits` (n, classes): -log p_y, or the margin, whose gradient never vanishes."""
-    if loss == "cross-entropy":
-        return functional.cross_entropy(logits, labels, reduction="none")
+def margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the largest other logit minus the label's, (n,), of `logits` (n, classes); its gradient never vanishes."""
     mine = logits.gather(1, labels[:, None]).squeeze(1)
     others = logits.scatter(1, labels[:, None], -math.inf)
     return others.amax(1) - mine
