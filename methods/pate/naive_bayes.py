@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.data.text import FIRST_WORD, VOCABULARY, word_numbers
-from bench.interface import BenchError
 
 Floats = NDArray[np.float64]
 Features = NDArray[np.floating[Any]]
@@ -58,11 +57,6 @@ def group_counts(images: NDArray[np.uint8], groups: Ints, count: int, vocabulary
     return counts
 
 
-def word_counts(images: NDArray[np.uint8], vocabulary: int = VOCABULARY) -> Ints:
-    """Return how often each word occurs in each sentence, int64 (n, `vocabulary`); see :func:`group_counts`."""
-    return group_counts(images, np.arange(len(images)), len(images), vocabulary)
-
-
 def log_means(alpha: NDArray[np.floating | np.integer]) -> Floats:
     """Return the log mean, alpha_i over their sum, of Dirichlet parameters `alpha` (..., words) > 0 (section V.B.2)."""
     alpha = np.asarray(alpha, dtype=np.float64)
@@ -74,12 +68,12 @@ def word_votes(images: NDArray[np.uint8], tables: Floats) -> Ints:
     """Return teachers' votes on sentences, int64 (n, classes), from log-means `tables` (teachers, classes, words)."""
     teachers, classes, words = tables.shape
     flat = np.ascontiguousarray(tables.reshape(teachers * classes, words).T)
-    step = _rows(words)
-    votes = [
-        votes_of((word_counts(images[start : start + step], words) @ flat).reshape(-1, teachers, classes))
-        for start in range(0, len(images), step)
-    ]
-    return np.concatenate(votes) if votes else np.zeros((0, classes), dtype=np.int64)
+    step, votes = _rows(words), []
+    for start in range(0, len(images), step):
+        part = images[start : start + step]
+        counts = group_counts(part, np.arange(len(part)), len(part), words)
+        votes.append(votes_of((counts @ flat).reshape(-1, teachers, classes)))
+    return np.concatenate(votes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +84,6 @@ class GaussianPrior:
     variance: Floats
     kappa: float
     nu: float
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.kappa < np.inf and 0 <= self.nu < np.inf):
-            raise BenchError(f"a prior is worth 0 or more records, not kappa {self.kappa} and nu {self.nu}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +113,6 @@ def source_prior(features: Features, labels: Ints, classes: int, kappa: float, n
 
 def pool_prior(features: Features, classes: int, kappa: float, nu: float) -> GaussianPrior:
     """Return one prior for all classes: mean and variance of unlabelled public `features` (n, d)."""
-    if len(features) == 0:
-        raise BenchError("a prior from public data needs at least one public record.")
     mean = features.mean(axis=0, dtype=np.float64)
     variance = features.var(axis=0, dtype=np.float64)
     return GaussianPrior(np.tile(mean, (classes, 1)), np.tile(variance, (classes, 1)), kappa, nu)
@@ -140,8 +128,6 @@ def gaussian_posterior(
     constant `floor`, so that a constant feature decides nothing (Murphy, "Conjugate Bayesian analysis of the Gaussian
     distribution", 2007, section 6). Under a flat prior a class without records is undefined.
     """
-    if not floor > 0:
-        raise BenchError(f"the floor of the variances must be positive, not {floor}.")
     classes, width = prior.mean.shape
     mean, squares, count = _moments(features, groups, teachers * classes)
     shape = (teachers, classes, width)
@@ -154,11 +140,9 @@ def gaussian_posterior(
     return Gaussians(location, scale, ((kappa > 0) & (nu > 0))[:, :, 0])
 
 
-def gaussian_scores(features: Features, fitted: Gaussians, centre: Floats | None = None) -> Floats:
+def gaussian_scores(features: Features, fitted: Gaussians, centre: Floats) -> Floats:
     """Return log-likelihoods up to a constant, (n, teachers, classes); subtracting `centre` keeps squares small."""
     teachers, classes, width = fitted.mean.shape
-    if centre is None:
-        centre = np.zeros(width)
     mean = (fitted.mean - centre).reshape(-1, width)
     precision = 1.0 / fitted.variance.reshape(-1, width)
     constant = (mean**2 * precision - np.log(precision)).sum(axis=1)
@@ -171,9 +155,9 @@ def gaussian_scores(features: Features, fitted: Gaussians, centre: Floats | None
 def gaussian_votes(features: Features, fitted: Gaussians) -> Ints:
     """Return the votes (queries, classes) of all fitted teachers on `features` (queries, d)."""
     teachers, classes, width = fitted.mean.shape
-    centre = features.mean(axis=0, dtype=np.float64) if len(features) else np.zeros(width)
+    centre = features.mean(axis=0, dtype=np.float64)
     votes = np.zeros((len(features), classes), dtype=np.int64)
-    some = max(1, _rows(classes * width))
+    some = _rows(classes * width)
     step = _rows(max(width, some * classes))
     for first in range(0, teachers, some):
         last = slice(first, first + some)

