@@ -116,8 +116,8 @@ class PATEBayes(PATE):
         """Return the Gaussians' input for `images`, uint8 (n, channels, height, width): pixels in [0, 1], (n, d)."""
         return images.flatten(1).numpy().astype(np.float32) / np.float32(255)
 
-    def gaussian_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """Return a student whose classifier is a ``GaussianHead``, its name and options."""
+    def new_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """Return a student for words, or one whose classifier is a ``GaussianHead``; its name and options."""
         name = student_name(self.facts)
         net, options = make_student(name, self.facts, context.streams.torch("student/start"))
         return net, name, options
@@ -153,18 +153,16 @@ class PATEBayes(PATE):
         self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See `PATEFamily.student`: one more teacher, whose records are the answered queries."""
-        images, given = public.images[asked], labels.numpy()
+        given = labels.numpy()
+        net, name, options = self.new_student(public, context)
         if is_text(self.facts.shape):
-            name = student_name(self.facts)
-            net, options = make_student(name, self.facts, context.streams.torch("student/start"))
             prior = self.word_prior(public, context)
-            counts = naive_bayes.group_counts(images.numpy(), given, self.facts.classes, prior.shape[1])
+            counts = naive_bayes.group_counts(public.images[asked].numpy(), given, self.facts.classes, prior.shape[1])
             set_words(net, torch.from_numpy(naive_bayes.log_means(prior + counts)))
             return net.eval(), name, options
         features = self.seen(public.images, "public", public, context)[asked.numpy()]
         wide = self.feature_prior(public, features.shape[1], context)
         fitted = naive_bayes.gaussian_posterior(features, given, 1, wide, self.config.variance_floor)
-        net, name, options = self.gaussian_student(public, context)
         head = net.get_classifier()  # type: ignore[operator]
         assert isinstance(head, GaussianHead)
         mean, variance, known = (torch.from_numpy(part[0]) for part in (fitted.mean, fitted.variance, fitted.known))
@@ -212,10 +210,10 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
         return features_of(images, self.backbone(public, context), context, part).numpy()
 
-    def gaussian_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """See :meth:`PATEBayes.gaussian_student`: Gaussians on the backbone's features if there is one."""
+    def new_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """See :meth:`PATEBayes.new_student`: Gaussians on the backbone's features if there is one."""
         if not self.config.backbone:
-            return super().gaussian_student(public, context)
+            return super().new_student(public, context)
 
         backbone = self.backbone(public, context)
         head = make_head("gaussian", backbone.num_features, 0, self.facts.classes)
