@@ -98,7 +98,7 @@ class DataLens(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the claim or the exact figure within `budget`."""
         config = self.config
-        check_parts(self, self.config.teachers)
+        check_parts(self)
         strict = budget.epsilon <= 1
         kept = config.kept or (200 if strict else 300)
         threshold = config.threshold or (0.7 if strict else 0.2)

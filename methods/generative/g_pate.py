@@ -99,7 +99,7 @@ class GPATE(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with noise in the paper's proportion to the teachers and the most steps in the budget."""
         config = self.config
-        check_parts(self, self.config.teachers)
+        check_parts(self)
         wide, narrow = (0.75, 0.25) if budget.epsilon <= 1 else (0.3, 0.05)
         half = 0.5 * config.teachers if config.threshold is None else config.threshold
         config = dataclasses.replace(

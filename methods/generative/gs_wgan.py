@@ -124,7 +124,7 @@ class GSWGAN(Guided):
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the authors' figure or the PLD within `budget`."""
-        check_parts(self, self.config.teachers)
+        check_parts(self)
 
         def paper(events: Sequence[Event], delta: float) -> Accounted:
             return per_row(events, delta, self.config.batch)

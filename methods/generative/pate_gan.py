@@ -103,7 +103,7 @@ class PATEGAN(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for, or more noise for `least_queries`."""
         config = self.config
-        check_parts(self, self.config.teachers)
+        check_parts(self)
         if config.votes is None:
             config = dataclasses.replace(config, votes="laplace" if budget.basis is Basis.CLAIMED else "gaussian")
         accountant = "rdp-classic" if config.votes == "gaussian" else "pate-2017-moments-data-independent"

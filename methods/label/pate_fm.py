@@ -99,7 +99,7 @@ class PATEFM(LabelMethod):
 
     def calibrate(self, budget: Budget) -> PATEFMConfig:
         """Return `config` with the least noise within `budget`, keeping the ratio of sigma1 to sigma2."""
-        check_parts(self, self.config.teachers)
+        check_parts(self)
         ratio = self.config.sigma1 / self.config.sigma2
 
         def noisy(sigma2: float) -> PATEFMConfig:

@@ -43,13 +43,13 @@ class HeadTeachersConfig(TransferConfig):
     batch_size: int = setting(32, f"{PAPER}, section V.A.1, stated for the baseline", ge=1)
     lr: float = setting(0.1, "ours: the paper names no optimiser; plain SGD whose rate falls to zero", gt=0)
 
-    def heads(self) -> HeadSettings:
-        """Return the settings with which all heads are trained."""
-        return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
-
 
 class HeadStudent(OnBackbone):
     """The student is a head on the features of a frozen backbone."""
+
+    def heads(self) -> HeadSettings:
+        """Return the settings with which all heads are trained."""
+        return HeadSettings(self.config.hidden, self.config.epochs, self.config.batch_size, self.config.lr)
 
     def student(
         self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
@@ -60,7 +60,7 @@ class HeadStudent(OnBackbone):
         everything = [np.arange(len(asked), dtype=np.int64)]
         with context.progress.stage("student", 1) as stage:
             training = HeadTraining(
-                features, labels, everything, self.facts.classes, self.config.heads(), context.streams.torch("student"),
+                features, labels, everything, self.facts.classes, self.heads(), context.streams.torch("student"),
                 context.device,
             )  # fmt: skip
             (heads,) = training.heads(stage=stage)
@@ -99,7 +99,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
 
     def shares(self, seed: int) -> tuple[str, ...]:
         features = shared_features(self.config, self.facts)
-        heads = digest_of([features, self.config.teachers, *astuple(self.config.heads())])
+        heads = digest_of([features, self.config.teachers, *astuple(self.heads())])
         return (features, f"heads on {self.facts.dataset}, seed {seed}, {heads}")
 
     def check_models(self, context: Context) -> None:
@@ -109,7 +109,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
         """Return the votes (queries, classes) of the teachers' heads on the first queries in `order`."""
         facts = private.facts
         backbone = self.backbone(public, context)
-        settings = self.config.heads()
+        settings = self.heads()
         part_name = f"{facts.dataset}/teachers/{context.streams.seed}"
         depends = {
             "backbone": backbone.spec.identity(), "heads": [repr(settings), VERSION], "teachers": self.config.teachers,

@@ -44,7 +44,6 @@ from bench.interface import (
     smallest_noise,
 )
 from bench.methods.pate.heads import HeadStudent
-from bench.methods.shared.settings_checks import HeadSettings
 from bench.methods.shared.transfer import TransferConfig, with_digest
 from bench.training.features import features_of
 
@@ -64,10 +63,6 @@ class KNNPATEConfig(TransferConfig):
     epochs: int = setting(50, "ours: as trpate", ge=1)
     batch_size: int = setting(32, "ours: as trpate", ge=1)
     lr: float = setting(0.1, "ours: as trpate", gt=0)
-
-    def heads(self) -> HeadSettings:
-        """Return how the student's head is trained."""
-        return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
 
 
 @register_method("knn-pate")

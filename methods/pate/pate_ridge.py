@@ -82,7 +82,7 @@ class PATERidge(Method[PATERidgeConfig]):
 
     def calibrate(self, budget: Budget) -> PATERidgeConfig:
         """Return `config` with the least noise that keeps the exact figure within `budget`."""
-        check_parts(self, self.config.teachers)
+        check_parts(self)
         multiplier = smallest_noise(lambda noise: [Gaussian(noise)], budget, tolerance=1e-6)
         return dataclasses.replace(self.config, sigma=multiplier * SENSITIVITY)
 

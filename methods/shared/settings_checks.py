@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,23 +22,19 @@ class HeadSettings:
     batch_size: int = 32
     lr: float = 0.1
 
-    def steps(self, records: int) -> int:
-        """Return the number of batches in all epochs over `records` records."""
-        return self.epochs * math.ceil(records / self.batch_size)
-
 
 def student_depends(config: DataclassInstance, context: Context) -> dict[str, Any]:
     """Return the dependencies of a stage's checkpoint, so that no other run resumes from it and reuses its noise."""
     return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
 
 
-def check_parts(method: Method, parts: int, setting: str = "teachers") -> None:
-    """Raise :class:`BenchError` unless each of `parts`, the value of `setting`, can have a private record."""
-    records = method.facts.private_records
-    if parts > records:
+def check_parts(method: Method) -> None:
+    """Raise :class:`BenchError` unless each of the setting `teachers` can have a private record."""
+    records, teachers = method.facts.private_records, method.config.teachers
+    if teachers > records:
         raise BenchError(
-            f"more {setting} than records: {parts} {setting}, {records} private records of {method.facts.dataset}. "
-            f"Use --set {method.name}.{setting}=N with N at most {records}."
+            f"more teachers than records: {teachers} teachers, {records} private records of {method.facts.dataset}. "
+            f"Use --set {method.name}.teachers=N with N at most {records}."
         )
 
 

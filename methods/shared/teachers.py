@@ -54,7 +54,7 @@ class EnsembleMethod(Method):
 
     def check_facts(self) -> None:
         """Raise :class:`BenchError` if there are more teachers than records."""
-        check_parts(self, self.config.teachers)
+        check_parts(self)
 
     def shares(self, seed: int) -> tuple[str, ...]:
         meant = {name: value for name, value in as_dict(self.config).items() if name.startswith("teacher")}

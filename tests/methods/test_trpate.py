@@ -214,7 +214,7 @@ class BatchNormedVotes(TrPATE):
         parts = partition(len(private), self.config.teachers, "leaky")
         training = HeadTraining(
             (features - mean) / deviation, private.labels, parts, private.facts.classes,
-            dataclasses.replace(self.config.heads(), epochs=30), torch.Generator().manual_seed(0),
+            dataclasses.replace(self.heads(), epochs=30), torch.Generator().manual_seed(0),
         )  # fmt: skip
         labels = training.labels_of((asked - mean) / deviation)
         return count_votes(labels[:, order[: self.config.queries]], private.facts.classes)
