@@ -215,8 +215,7 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
         shift = largest_shift(self.facts) if self.config.teacher_recipe == "augmented" and trained is student else 0
         settings = StudentSettings(
             steps=self.config.student_steps, batch_size=self.config.student_batch, lr=self.config.student_lr,
-            optimizer=self.config.student_optimizer, tangent=self.config.regularise, normal=self.config.regularise,
-            entropy=self.config.regularise, shift=shift,
+            optimizer=self.config.student_optimizer, regularise=self.config.regularise, shift=shift,
             reading=getattr(self.config, "reading", "dafl"),
         )  # fmt: skip
         with context.stage("student", student_depends(self.config, context), settings.steps) as (checkpoint, stage):

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
-from bench.interface import BenchError, as_float, features_and_logits, shifted
+from bench.interface import as_float, features_and_logits, shifted
 from bench.models.autoencoders import VAE
 from bench.privacy.accounting.claims import DGD_EPS1
 from bench.storage.checkpoint import Checkpoint, Loop, Part
@@ -47,17 +47,15 @@ class Triples:
 class StudentSettings:
     """How the student is trained: `lr` falls linearly to 0 over `steps` batches of `batch_size`.
 
-    `optimizer` is ``adam`` (the paper's) or ``sgd`` with momentum 0.9, better for few steps. `tangent`, `normal` and
-    `entropy` weigh the terms of Eq. 6. `shift` moves labelled images by up to that many pixels.
+    `optimizer` is ``adam`` (the paper's) or ``sgd`` with momentum 0.9, better for few steps. `regularise` weighs the
+    terms of Eq. 6. `shift` moves labelled images by up to that many pixels.
     """
 
     steps: int
     batch_size: int = 128
     lr: float = 1e-3
     optimizer: Literal["adam", "sgd"] = "adam"
-    tangent: float = 1.0
-    normal: float = 1.0
-    entropy: float = 1.0
+    regularise: float = 1.0
     shift: int = 0
     reading: Reading = "dafl"
 
@@ -100,9 +98,7 @@ def make_triples(
     vae: VAE, images: Tensor, radius: float | Literal["printed"], generator: torch.Generator, *,
     device: torch.device | str = "cpu", stage: Stage = SILENT,
 ) -> Triples:  # fmt: skip
-    """Return the triples of `images` (n, channels, height, width), Eq. 4; raise BenchError unless `radius` > 0."""
-    if radius != "printed" and not radius > 0:
-        raise BenchError(f"the radius of the perturbations must be positive, not {radius}.")
+    """Return the triples of `images` (n, channels, height, width), Eq. 4."""
     vae.to(device).eval()
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     for batch in torch.split(images, 250):
@@ -137,10 +133,8 @@ def train_tangent_normal(
     """Train `student` in place on labelled `images` (m, ...) and optionally on `triples`; return it.
 
     `labels` is int64 (m,) or float (m, classes). Terms are means over batch and features, so their weights do not
-    depend on sizes. Raises BenchError without a labelled image, and NotFiniteError if a term is not finite.
+    depend on sizes. Raises NotFiniteError if a term is not finite.
     """
-    if len(images) == 0 or len(images) != len(labels):
-        raise BenchError(f"the student needs labelled images; there are {len(images)} with {len(labels)} labels.")
     student.to(device).train()
     adam = settings.optimizer == "adam"
     make = torch.optim.Adam if adam else functools.partial(torch.optim.SGD, momentum=0.9)
@@ -178,9 +172,10 @@ def _smooth(
     plain, tangent, normal = features.chunk(3)
     logs = logits[: len(index)].log_softmax(1)
     entropy = -(logs.exp() * logs).sum(1).mean()
-    return {
-        "normal": settings.normal * (plain - normal).square().mean(),
-        "tangent": settings.tangent * (plain - tangent).square().mean(),
+    terms = {
+        "normal": (plain - normal).square().mean(),
+        "tangent": (plain - tangent).square().mean(),
         # The printed sign would make predictions uniform, but the text wants them confident.
-        "entropy": settings.entropy * (-entropy if settings.reading == "printed" else entropy),
+        "entropy": -entropy if settings.reading == "printed" else entropy,
     }
+    return {name: settings.regularise * term for name, term in terms.items()}

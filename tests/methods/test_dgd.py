@@ -209,7 +209,7 @@ def test_directions_are_orthogonal_have_the_radius_and_differ_in_what_they_move(
     assert moved[0] > 1.2 * moved[1], "the tangent is where the decoder moves the image most"
 
 
-def test_triples_are_bytes_of_the_images_shape_and_refuse_a_bad_radius() -> None:
+def test_triples_are_bytes_of_the_images_shape() -> None:
     vae, images = trained_vae()
     order = torch.Generator().manual_seed(0)
     triples = make_triples(vae, images, 1.0, order)
@@ -221,8 +221,6 @@ def test_triples_are_bytes_of_the_images_shape_and_refuse_a_bad_radius() -> None
     assert apart < (images.float().flip(0) - images.float()).abs().mean(), "reconstructions resemble their image"
     drowned = make_triples(vae, images, "printed", order)
     assert len(torch.unique(drowned.tangent.flatten(1), dim=0)) > 1
-    with pytest.raises(BenchError, match="radius"):
-        make_triples(vae, images, 0.0, order)
 
 
 def test_printed_signs_are_the_opposite_of_the_text() -> None:
@@ -299,8 +297,6 @@ def test_the_student_learns_from_soft_and_hard_labels_with_and_without_triples(o
         settings = StudentSettings(steps=150, batch_size=50, lr=rate, optimizer=optimizer)
         train_tangent_normal(student, images, given, three, settings, order)
         assert (student(images.float() / 255).argmax(1) == labels).float().mean() > 0.9
-    with pytest.raises(BenchError, match="needs labelled images"):
-        train_tangent_normal(student, images[:0], labels[:0], None, settings, order)
 
 
 @pytest.mark.slow
@@ -312,7 +308,7 @@ def test_smoothness_along_the_triples_is_what_the_terms_lower() -> None:
     def roughness(weight: float) -> float:
         torch.manual_seed(0)
         student: Any = build("small_cnn", 7, 1, (8, 8), width=8)
-        settings = StudentSettings(steps=100, batch_size=50, lr=3e-3, tangent=weight, normal=weight, entropy=0.0)
+        settings = StudentSettings(steps=100, batch_size=50, lr=3e-3, regularise=weight)
         train_tangent_normal(student, images, labels, triples, settings, torch.Generator().manual_seed(1))
         features = [student.forward_features(part.float() / 255).detach() for part in (triples.plain, triples.tangent)]
         return float((features[0] - features[1]).square().mean() / features[0].square().mean())
