@@ -65,7 +65,6 @@ class Alternation(TakesTeacher):
         """Charge `ledger` for one annotated batch of a stopped run, without querying a teacher."""
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        self.config.top_k(private.facts)
         first = context.streams.torch("student/start")
         student, options = public_start.make_public_student(self.config, private.facts, context, first)
         with seeded(context.streams.torch("generator/start")):

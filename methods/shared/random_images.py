@@ -17,7 +17,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bench.interface import BenchError
 from bench.methods.shared import shape_render
 
 RandomKind = Literal["strokes", "objects"]
@@ -27,9 +26,7 @@ KINDS = "ours: methods/shared/random_images.py; objects: for data without charac
 def random_images(
     count: int, shape: tuple[int, int, int], generator: torch.Generator, kind: RandomKind = "strokes"
 ) -> Tensor:
-    """Return `count` random images, uint8 (count, channels, height, width); raise BenchError for a negative count."""
-    if count < 0:
-        raise BenchError(f"the number of random images must not be negative, not {count}.")
+    """Return `count` random images, uint8 (count, channels, height, width)."""
     if kind == "objects":
         parameters = shape_render.random_parameters(count // 2, generator)
         if shape[0] == 1:
