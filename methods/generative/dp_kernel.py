@@ -20,7 +20,6 @@ fails; neither is done here. Repaired: `dp-kernel-sound`.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ from bench.interface import (
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
 from bench.methods.generative.gan_parts import ForgerConfig, new_generator
-from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.settings_checks import check_batch, student_depends
 from bench.privacy.events.events import DPSGD as Steps
 from bench.storage.checkpoint import Loop, Part
@@ -102,17 +101,17 @@ class DPKernel(Generative):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose claim is within `budget`."""
         check_batch(self)
-
-        def events(noise: float) -> Sequence[Event]:
-            return steps(dataclasses.replace(self.config, noise_multiplier=noise), self.facts)
-
-        noise = least_noise(events, budget, "rdp", "rdp", tolerance=1e-4)
-        return dataclasses.replace(self.config, noise_multiplier=noise)
+        return with_least_noise(self, budget, "rdp", "rdp", tolerance=1e-4)
 
     def claimed(self, delta: float) -> Claim:
         """Return Renyi accounting of subsampled Gaussian releases; for the authors' noise of 0.6 it gives 9.7."""
         source = "Jiang, Sun, Yu, NeurIPS 2023: functional Renyi accounting of subsampled Gaussian releases"
-        return claim_by("rdp", steps(self.config, self.facts), delta, source, f"does not hold: {self.bypass}")
+        return claim_by("rdp", self.claimed_charges(), delta, source, f"does not hold: {self.bypass}")
+
+    def claimed_charges(self) -> Sequence[Event]:
+        """Return what the paper charges for: one Gaussian release on a Poisson sample per step."""
+        config = self.config
+        return [Steps(config.batch_size / self.facts.private_records, config.noise_multiplier, config.iterations)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Train the generator as the authors' code does, declared as a bypass."""
@@ -146,11 +145,6 @@ class DPKernel(Generative):
             return drawn(net, labels, draws, device), labels
 
         return Source(draw, net)
-
-
-def steps(config: DPKernelConfig, facts: Facts) -> Sequence[Event]:
-    """Return what the paper charges for: one Gaussian release on a Poisson sample per step."""
-    return [Steps(config.batch_size / facts.private_records, config.noise_multiplier, config.iterations)]
 
 
 def distance(

@@ -28,8 +28,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.generative.guided import Critics, Guide, Guided, GuidedConfig
-from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.settings_checks import check_parts
 from bench.privacy.accounting.accountants import Accounted
 
@@ -74,11 +74,6 @@ class GSWGANConfig(GuidedConfig):
     critic_lr: float = setting(1e-4, CODE + "Adam")
     generator_lr: float = setting(1e-4, CODE + "Adam")
     latent: int = setting(10, CODE + "z_dim")
-
-    def events(self, noise: float) -> list[Event]:
-        """Return all steps: sums of sampled critics' gradients, each with norm at most sqrt(batch)."""
-        multiplier = 2 * noise / math.sqrt(self.batch)
-        return [SampledGaussian(self.sampling_rate, multiplier, self.steps, adjacency=Adjacency.REPLACE)]
 
 
 def per_row(events: Sequence[Event], delta: float, rows: int) -> Accounted:
@@ -125,13 +120,8 @@ class GSWGAN(Guided):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the authors' figure or the PLD within `budget`."""
         check_parts(self)
-
-        def paper(events: Sequence[Event], delta: float) -> Accounted:
-            return per_row(events, delta, self.config.batch)
-
         sound = "proven" if self.config.sampling_rate == 1 else "pld"
-        noise = least_noise(self.config.events, budget, paper, sound, tolerance=1e-3)
-        return replace(self.config, noise_multiplier=noise)
+        return with_least_noise(self, budget, partial(per_row, rows=self.config.batch), sound, tolerance=1e-3)
 
     def claimed(self, delta: float) -> Claim:
         """Return the authors' figure."""
@@ -141,7 +131,10 @@ class GSWGAN(Guided):
         return Claim(row.epsilon, delta, source, note)
 
     def charges(self) -> Sequence[Event]:
-        return self.config.events(self.config.noise_multiplier)
+        """Return all steps: sums of sampled critics' gradients, each with norm at most sqrt(batch)."""
+        config = self.config
+        multiplier = 2 * config.noise_multiplier / math.sqrt(config.batch)
+        return [SampledGaussian(config.sampling_rate, multiplier, config.steps, adjacency=Adjacency.REPLACE)]
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:
         """Return the noisy sum of the sampled critics' gradients."""
