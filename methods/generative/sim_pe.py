@@ -47,13 +47,14 @@ from bench.interface import (
 )
 from bench.methods.generative import text_render
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
+from bench.methods.generative.text_render import Degrees
 from bench.methods.shared import shape_render
 from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.clipping import EXACT
 
 CODE = "microsoft/DPSDA, example/image/simulator/mnist_text_render.py: "
-DEGREES = ((0.8, 5, 1, 9), (0.4, 4, 1, 7), (0.2, 3, 0, 5), (0.0, 2, 0, 3))
-"""Font, size, stroke and angle of each iteration: that example's lists from the second entry, the first one used."""
+DEGREES = [Degrees(*row) for row in ((0.8, 5, 1, 9), (0.4, 4, 1, 7), (0.2, 3, 0, 5), (0.0, 2, 0, 3))]
+"""Of each iteration, later ones as the last: that example's lists from the second entry, the first one used."""
 FARTHEST, HALVINGS = 0.2, 3
 """Of shapes: how far the first iteration moves a parameter in [0, 1], and how often that is halved by the last."""
 
@@ -94,7 +95,7 @@ def simulator_of(config: SimPEConfig) -> Simulator:
     if config.simulator == "text":
         return Simulator(
             lambda count, draws: text_render.random_parameters(count, config.texts, draws),
-            lambda parameters, turn, draws: text_render.varied(parameters, degrees_of(turn), draws),
+            lambda parameters, turn, draws: text_render.varied(parameters, DEGREES[min(turn, len(DEGREES) - 1)], draws),
             lambda parameters, shape: text_render.rendered(parameters, config.texts, shape),
         )
 
@@ -183,11 +184,6 @@ class SimPE(Generative):
             return simulator.rendered(found, facts.shape), wanted
 
         return Source(draw)
-
-
-def degrees_of(turn: int) -> text_render.Degrees:
-    """Return how far variations in iteration `turn` (from 0) may differ; later turns use the last entry."""
-    return text_render.Degrees(*DEGREES[min(turn, len(DEGREES) - 1)])
 
 
 def may_show(texts: str, facts: Facts) -> bool:
