@@ -56,7 +56,7 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
         folder / "leaderboard.md": to_markdown(source.board),
         folder / "leaderboard.csv": to_csv(source.board),
         folder / "audits.md": audits_page(source.board),
-        folder / "trpate.md": trpate_page(shown),
+        folder / "trpate.md": trpate_page(source.board.rows),
         folder / "mnist.svg": board_picture(source, "mnist"),
         folder / "attacks.md": attacks_page(shown, source.attacks) if source.attacks else "",
     }

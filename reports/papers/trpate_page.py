@@ -1,17 +1,17 @@
-"""TrPATE's tables 2, 4 and 5 next to our records, with other methods on the same features."""
+"""TrPATE's tables 2, 4 and 5 next to our rows, with other methods on the same features."""
 
 from __future__ import annotations
 
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from bench.core.types import Basis
+from bench.reports.board_row import BoardRow
 from bench.reports.reported.numbers import Reported, read_reported
-from bench.results.derived import replaced_epsilon, row_key
-from bench.results.record import Record, Status
 from bench.results.text import epsilon_text, markdown_table
 
 Printed = dict[int, tuple[float, float, float]]
@@ -20,7 +20,7 @@ Printed = dict[int, tuple[float, float, float]]
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """One of the paper's tables, and the methods whose records we compare with it."""
+    """One of the paper's tables, and the methods whose rows we compare with it."""
 
     number: str
     title: str
@@ -60,11 +60,9 @@ TABLES = (
 )
 
 
-def trpate_page(records: Iterable[Record]) -> str:
-    """Return the tables next to our records, and a comparison by proven epsilon; "" without such records."""
-    done = [r for r in records if r.status is Status.DONE and r.privacy is not None and r.utility is not None]
-    parts = [_paper_table(table, done) for table in TABLES]
-    parts += [_sources(done), _by_proven(done)]
+def trpate_page(rows: Sequence[BoardRow]) -> str:
+    """Return the tables next to our `rows`, and a comparison by proven epsilon; "" without such rows."""
+    parts = [*(_paper_table(table, rows) for table in TABLES), _sources(rows), _by_proven(rows)]
     found = [part for part in parts if part]
     if not found:
         return ""
@@ -75,11 +73,11 @@ def trpate_page(records: Iterable[Record]) -> str:
     return "\n".join([head, *found])
 
 
-def _is_plain(record: Record) -> bool:
-    """Return whether a record has the paper's settings: gamma 0.05, claimed basis, the whole source."""
-    config = record.config
+def _is_plain(row: BoardRow) -> bool:
+    """Return whether a row has the paper's settings: gamma 0.05, claimed basis, the whole source."""
+    config = row.records[0].config
     return (
-        record.basis.value == "claimed"
+        row.basis is Basis.CLAIMED
         and config.get("gamma") == 0.05
         and config.get("source_fraction", 1.0) == 1.0
         and config.get("weights", "auto") != "random"
@@ -87,52 +85,46 @@ def _is_plain(record: Record) -> bool:
     )
 
 
-def _rows(records: Iterable[Record]) -> list[list[Record]]:
-    groups: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        groups[row_key(record)].append(record)
-    return list(groups.values())
+def _asked(row: BoardRow) -> int:
+    """Return the number of queries, 0 for a method without."""
+    queries = row.records[0].queries
+    return 0 if queries is None else queries.asked
 
 
-def _by_queries(records: Sequence[Record], method: str, dataset: str) -> dict[int, list[Record]]:
-    """Return one board row per number of queries: the paper preset's, or the row with most seeds."""
-    found: dict[int, list[Record]] = {}
-    plain = [r for r in records if r.method == method and r.dataset == dataset and r.queries and _is_plain(r)]
-    for group in sorted(_rows(plain), key=lambda g: (g[0].preset == "paper", len(g), g[0].key)):
-        assert group[0].queries is not None
-        found[group[0].queries.asked] = group
-    return found
+def _by_queries(rows: Sequence[BoardRow], method: str, dataset: str) -> dict[int, BoardRow]:
+    """Return one row per number of queries: the paper preset's, or the row with most seeds."""
+    plain = [row for row in rows if (row.method, row.dataset) == (method, dataset) and _asked(row) and _is_plain(row)]
+    plain.sort(key=lambda row: (row.preset == "paper", len(row.records), row.keys[0]))
+    return {_asked(row): row for row in plain}
 
 
-def accuracy_text(group: Sequence[Record]) -> str:
-    """Return mean ± standard deviation (number of seeds) of accuracies in %, or a dash without records."""
-    if not group:
+def _accuracy_text(row: BoardRow | None) -> str:
+    """Return mean ± standard deviation (number of seeds) of accuracies in %, or a dash without a row."""
+    if row is None:
         return "–"
-    values = [100 * r.utility.accuracy for r in group if r.utility is not None]
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{spread} ({len(values)})"
+    spread = "" if row.spread is None else f" ± {row.spread:.2f}"
+    return f"{row.accuracy:.2f}{spread} ({len(row.accuracies)})"
 
 
-def _paper_table(table: PaperTable, records: Sequence[Record]) -> str:
-    mine = _by_queries(records, table.trpate, table.dataset)
-    plain = _by_queries(records, table.pate, table.dataset)
+def _paper_table(table: PaperTable, rows: Sequence[BoardRow]) -> str:
+    mine, plain = (_by_queries(rows, method, table.dataset) for method in (table.trpate, table.pate))
     if not mine:
         return ""
-    rows = []
+    lines = []
     for queries, (epsilon, pate, trpate) in sorted(table.printed.items(), reverse=True):
-        group = mine.get(queries, [])
-        proven = max((r.privacy.proven.epsilon for r in group if r.privacy), default=None)
-        right = [100 * r.queries.label_accuracy for r in group if r.queries and r.queries.label_accuracy is not None]
-        rows.append((
-            str(queries), f"{epsilon:g}", epsilon_text(proven, "up"), f"{pate:.2f}",
-            accuracy_text(plain.get(queries, [])), f"{trpate:.2f}", accuracy_text(group),
+        row = mine.get(queries)
+        asked = [r.queries for r in row.records if r.queries] if row else []
+        right = [100 * found.label_accuracy for found in asked if found.label_accuracy is not None]
+        lines.append((
+            str(queries), f"{epsilon:g}", epsilon_text(row.proven if row else None, "up"), f"{pate:.2f}",
+            _accuracy_text(plain.get(queries)), f"{trpate:.2f}", _accuracy_text(row),
             f"{statistics.fmean(right):.1f}" if right else "–",
         ))  # fmt: skip
-    preset = next(iter(mine.values()))[0].preset
-    without = _rows(r for r in records if (r.method, r.dataset, r.preset) == (table.without, table.dataset, preset))
-    here = "".join(f"; here {accuracy_text(group)}" for group in without)
+    preset = next(iter(mine.values())).preset
+    without = [r for r in rows if (r.method, r.dataset, r.preset) == (table.without, table.dataset, preset)]
+    here = "".join(f"; here {_accuracy_text(row)}" for row in without)
     baseline = f"Non-private baseline: the paper's {table.baseline:.2f}{here}. Seeds in brackets.\n"
-    return f"## {table.title}\n\n{markdown_table(_COLUMNS, rows)}\n{baseline}"
+    return f"## {table.title}\n\n{markdown_table(_COLUMNS, lines)}\n{baseline}"
 
 
 _COLUMNS = (
@@ -140,44 +132,37 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _sources(records: Sequence[Record]) -> str:
-    claimed = [
-        r for r in records if r.method in ("trpate", "trpate-bayes") and r.basis.value == "claimed" and r.queries
-    ]
+def _sources(rows: Sequence[BoardRow]) -> str:
+    claimed = [row for row in rows if row.method in ("trpate", "trpate-bayes") and row.basis is Basis.CLAIMED]
     most: dict[tuple[str, str], int] = defaultdict(int)
-    for record in claimed:
-        assert record.queries is not None
-        most[record.dataset, record.method] = max(most[record.dataset, record.method], record.queries.asked)
-    rows = []
-    for group in _rows(claimed):
-        first = group[0]
-        assert first.queries is not None
-        if first.queries.asked == most[first.dataset, first.method]:
-            source = first.public_data.partition("; unlabelled")[0]
-            rows.append((first.dataset, first.method, source, str(first.queries.asked), accuracy_text(group)))
-    rows.sort()
-    if len({(dataset, method) for dataset, method, *_ in rows}) == len(rows):
+    for row in claimed:
+        most[row.dataset, row.method] = max(most[row.dataset, row.method], _asked(row))
+    lines = sorted(
+        (row.dataset, row.method, row.public_data.partition("; unlabelled")[0], str(_asked(row)), _accuracy_text(row))
+        for row in claimed
+        if _asked(row) == most[row.dataset, row.method]
+    )
+    if len({(dataset, method) for dataset, method, *_ in lines}) == len(lines):
         return ""
-    table = markdown_table(("data set", "method", "source", "queries", "accuracy"), rows)
+    table = markdown_table(("data set", "method", "source", "queries", "accuracy"), lines)
     return f"## Effect of the source and its size\n\n{table}"
 
 
-def _by_proven(records: Sequence[Record]) -> str:
+def _by_proven(rows: Sequence[BoardRow]) -> str:
     kinds = ("trpate", "trpate-gnmax", "trpate-confident", "dp-linear", "dp-linear-gd", "pate")
-    chosen = [r for r in records if r.method in kinds and r.basis.value == "proven" and r.epsilon is not None]
-    places = {r.dataset for r in chosen if r.method != "pate"}
-    rows = []
-    for group in _rows(r for r in chosen if r.dataset in places):
-        first, mean = group[0], statistics.fmean(r.utility.accuracy for r in group if r.utility is not None)
-        replaced = max(replaced_epsilon(r.privacy) for r in group if r.privacy is not None)
+    chosen = [row for row in rows if row.method in kinds and row.basis is Basis.PROVEN and row.asked is not None]
+    places = {row.dataset for row in chosen if row.method != "pate"}
+    lines = []
+    for row in chosen:
+        config = row.records[0].config
         cells = (
-            first.dataset, epsilon_text(replaced, "up"), first.method, str(first.config.get("backbone") or "–"),
-            str(first.config.get("teachers", "–")), "–" if first.queries is None else str(first.queries.asked),
-            accuracy_text(group),
+            row.dataset, epsilon_text(row.replace_one, "up"), row.method, str(config.get("backbone") or "–"),
+            str(config.get("teachers", "–")), str(_asked(row) or "–"), _accuracy_text(row),
         )  # fmt: skip
-        rows.append(((first.dataset, replaced, -mean), cells))
-    if not rows:
+        if row.dataset in places:
+            lines.append(((row.dataset, row.replace_one, -row.accuracy), cells))
+    if not lines:
         return ""
     columns = ("data set", "proven, replace-one", "method", "backbone", "teachers", "queries", "accuracy")
     said = "Sorted by the proven epsilon for one replaced record, whatever the adjacency of the target.\n"
-    return f"## By proven epsilon\n\n{said}\n{markdown_table(columns, [cells for _, cells in sorted(rows)])}"
+    return f"## By proven epsilon\n\n{said}\n{markdown_table(columns, [cells for _, cells in sorted(lines)])}"
