@@ -56,42 +56,33 @@ def said_at(epsilon: float, prior: float) -> str:
     return risk_text(reconstruction_by_gaussian(epsilon, prior), epsilon)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """Axes of a plot, both from 0 to 1: pixels of its edges."""
-
-    left: float = 64.0
-    top: float = 18.0
-    right: float = 700.0
-    bottom: float = 372.0
-    height: float = 416.0
-
-    def x(self, share: float) -> float:
-        """Return the x coordinate of a share of the width."""
-        return self.left + share * (self.right - self.left)
-
-    def y(self, share: float) -> float:
-        """Return the y coordinate of a share of the height."""
-        return self.bottom - share * (self.bottom - self.top)
-
-    def start(self, title: str, across: str, up: str, ticks: Iterable[tuple[float, str]]) -> Iterator[str]:
-        """Yield the beginning of a plot, with `ticks` (share of the width, label) on the lower axis."""
-        yield (
-            f'<svg class="scatter" viewBox="0 0 720 {self.height:g}" role="group" aria-label="{escape(title)}">'
-            f'<text class="name mid" x="{self.x(0.5):.4g}" y="{self.height - 4:g}">{escape(across)}</text>'
-            f'<text class="name mid y-name" transform="translate(13 {self.y(0.5):.4g}) rotate(-90)">{escape(up)}</text>'
-        )
-        for tenth in range(0, 11, 2):
-            y = self.y(tenth / 10)
-            yield f'<path class="grid" d="M{self.left:g} {y:.4g}H{self.right:g}"/>'
-            yield f'<text class="tick" x="{self.left - 5:g}" y="{y + 4:.4g}">{10 * tenth}%</text>'
-        for share, label in ticks:
-            x = self.x(share)
-            yield f'<path class="grid" d="M{x:.4g} {self.top:g}V{self.bottom:g}"/>'
-            yield f'<text class="tick{" mid" * (share < 1)}" x="{x:.4g}" y="{self.bottom + 18:g}">{label}</text>'
+LEFT, TOP, RIGHT, BOTTOM, HEIGHT = 64.0, 18.0, 700.0, 372.0, 416.0
+"""Pixels of a plot: the edges of its axes, both from 0 to 1, and its height."""
 
 
-FRAME = Frame()
+def _x(share: float) -> float:
+    return LEFT + share * (RIGHT - LEFT)
+
+
+def _y(share: float) -> float:
+    return BOTTOM - share * (BOTTOM - TOP)
+
+
+def _start(title: str, across: str, up: str, ticks: Iterable[tuple[float, str]]) -> Iterator[str]:
+    """Yield the beginning of a plot, with `ticks` (share of the width, label) on the lower axis."""
+    yield (
+        f'<svg class="scatter" viewBox="0 0 720 {HEIGHT:g}" role="group" aria-label="{escape(title)}">'
+        f'<text class="name mid" x="{_x(0.5):.4g}" y="{HEIGHT - 4:g}">{escape(across)}</text>'
+        f'<text class="name mid y-name" transform="translate(13 {_y(0.5):.4g}) rotate(-90)">{escape(up)}</text>'
+    )
+    for tenth in range(0, 11, 2):
+        y = _y(tenth / 10)
+        yield f'<path class="grid" d="M{LEFT:g} {y:.4g}H{RIGHT:g}"/>'
+        yield f'<text class="tick" x="{LEFT - 5:g}" y="{y + 4:.4g}">{10 * tenth}%</text>'
+    for share, label in ticks:
+        x = _x(share)
+        yield f'<path class="grid" d="M{x:.4g} {TOP:g}V{BOTTOM:g}"/>'
+        yield f'<text class="tick{" mid" * (share < 1)}" x="{x:.4g}" y="{BOTTOM + 18:g}">{label}</text>'
 
 
 def _share(epsilon: float) -> float:
@@ -105,7 +96,7 @@ def naming_picture(rows: Sequence[BoardRow]) -> Markup:
     """
     decades = range(LOW, HIGH + 1)
     parts = list(
-        FRAME.start(
+        _start(
             "largest probability of naming a record, against proven epsilon", "proven epsilon",
             "probability of naming the record", ((_share(10.0**d), f"{10.0**d:g}") for d in decades),
         )
@@ -116,7 +107,7 @@ def naming_picture(rows: Sequence[BoardRow]) -> Markup:
         colour = f"k{COLOURS[number]}"
         for row in drawn(rows):
             bound = row.risk.reconstruction[number]
-            place = round(FRAME.x(_share(row.proven))), round(FRAME.y(bound)), number
+            place = round(_x(_share(row.proven))), round(_y(bound)), number
             if place in seen:
                 continue
             seen.add(place)
@@ -129,12 +120,12 @@ def naming_picture(rows: Sequence[BoardRow]) -> Markup:
                 f'</title><circle class="m" cx="{place[0]}" cy="{place[1]}" r="3.4"/></a>'
             )
     for number, prior in enumerate(PRIORS):
-        curve = [(FRAME.x(_share(e)), FRAME.y(reconstruction_by_gaussian(e, prior))) for e in steps]
+        curve = [(_x(_share(e)), _y(reconstruction_by_gaussian(e, prior))) for e in steps]
         line = "L".join(f"{x:.4g} {y:.4g}" for x, y in curve)
         parts.append(f'<path class="curve k{COLOURS[number]}" d="M{line}"/>')
-        key = FRAME.top + 28 + 30 * number  # in a corner that no curve reaches
-        parts.append(f'<path class="curve k{COLOURS[number]}" d="M{FRAME.left + 14:g} {key - 5:g}h26"/>')
-        parts.append(f'<text class="label" x="{FRAME.left + 48:g}" y="{key:g}">one of {1 / prior:,.0f}</text>')
+        key = TOP + 28 + 30 * number  # in a corner that no curve reaches
+        parts.append(f'<path class="curve k{COLOURS[number]}" d="M{LEFT + 14:g} {key - 5:g}h26"/>')
+        parts.append(f'<text class="label" x="{LEFT + 48:g}" y="{key:g}">one of {1 / prior:,.0f}</text>')
     return Markup("\n".join([*parts, "</svg>"]))
 
 
@@ -217,19 +208,19 @@ def _of_attack(attack: AttackRecord, record: Record) -> Iterator[Success]:
 def success_picture(found: Sequence[Success]) -> Markup:
     """Return measured success against its bound; the diagonal is the bound, and a bar reaches to the lower limit."""
     parts = list(
-        FRAME.start(
+        _start(
             "measured success of attacks, against the proven bound", "bound by the proven curve", "measured",
             ((tenth / 10, f"{10 * tenth}%") for tenth in range(0, 11, 2)),
         )
     )  # fmt: skip
     parts.append(
-        f'<path class="band" d="M{FRAME.x(0):g} {FRAME.y(0):g}L{FRAME.x(1):g} {FRAME.y(1):g}H{FRAME.x(0):g}z"/>'
-        f'<path class="curve k0" d="M{FRAME.x(0):g} {FRAME.y(0):g}L{FRAME.x(1):g} {FRAME.y(1):g}"/>'
-        f'<text class="label tick k0" x="{FRAME.x(0.62):.4g}" y="{FRAME.y(0.72):.4g}">no attack can be above this line'
+        f'<path class="band" d="M{_x(0):g} {_y(0):g}L{_x(1):g} {_y(1):g}H{_x(0):g}z"/>'
+        f'<path class="curve k0" d="M{_x(0):g} {_y(0):g}L{_x(1):g} {_y(1):g}"/>'
+        f'<text class="label tick k0" x="{_x(0.62):.4g}" y="{_y(0.72):.4g}">no attack can be above this line'
         "</text>"
     )
     for one in found:
-        x, y, low = FRAME.x(one.bound), FRAME.y(max(one.value, 0.0)), FRAME.y(max(one.low, 0.0))
+        x, y, low = _x(one.bound), _y(max(one.value, 0.0)), _y(max(one.low, 0.0))
         what = "advantage" if one.chosen else f"true positive rate at a false positive rate of {100 * RATES[0]:g}%"
         said = f"{one.said}: {what} {100 * one.value:.1f}%, at least {100 * max(one.low, 0.0):.1f}%; allowed: "
         said += "anything" if math.isinf(one.proven) else f"{risk_text(one.bound, one.proven)}"
