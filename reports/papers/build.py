@@ -60,29 +60,25 @@ class Artefact:
 def make_artefact(paper: Paper, spec: Spec, evidence: Evidence, reported: Iterable[Reported], out: Path) -> Artefact:
     """Write one table or figure below `out` and return what was written."""
     material = Material(evidence, [number for number in reported if number.paper == paper.name], paper.plain)
-    rows = list(spec.rows(material)) if isinstance(spec, TableSpec) else []
-    panels = list(spec.panels(material)) if isinstance(spec, FigureSpec) else []
-    entries = list(entries_of([*rows, *panels]))
+    kind = "table" if isinstance(spec, TableSpec) else "figure"
+    stem = out / paper.name / f"{kind}-{spec.number}"
+    parts: Sequence[TableRow | Panel | PicturePanel]
+    if isinstance(spec, TableSpec):
+        parts = rows = spec.rows(material)
+        files, body, left = _write_table(paper, spec, rows, material, stem)
+    else:
+        parts = panels = spec.panels(material)
+        files, body, left = _write_figure(spec, panels, material, stem)
+    entries = list(entries_of(parts))
     there = cells_of_item(entries, material)
     wanted, filled = len(there), list(there.values()).count(None)
     missing = list(dict.fromkeys(one for one in there.values() if one is not None))
-    kind = "table" if isinstance(spec, TableSpec) else "figure"
-    folder = out / paper.name
-    stem = folder / f"{kind}-{spec.number}"
-    if isinstance(spec, TableSpec):
-        files, body, left = _write_table(paper, spec, rows, material, stem)
-    else:
-        files, body, left = _write_figure(spec, panels, material, stem)
     caption = _caption(paper, spec, kind, entries, missing, (filled, wanted), left_out(left, material), material)
-    aside = folder / f"{stem.name}.caption.md"
+    aside = stem.with_name(f"{stem.name}.caption.md")
     write_atomic(aside, page(caption))
     return Artefact(
-        paper.name, kind, spec.number, _title(spec), (*files, aside), filled, wanted, tuple(missing), caption, body,
+        paper.name, kind, spec.number, spec.title, (*files, aside), filled, wanted, tuple(missing), caption, body,
     )  # fmt: skip
-
-
-def _title(spec: Spec) -> str:
-    return spec.title.rstrip(".")
 
 
 def _write_table(
@@ -98,7 +94,7 @@ def _write_table(
     texts = texts_of(kept, material, marks)
     body = markdown_table(columns, texts) + "".join(f"\n{md(line)}\n" for line in marks.lines)
     rules = [row.rule for row in kept]
-    title = f"{paper.title}: Table {spec.number}. {_title(spec)}"
+    title = f"{paper.title}: Table {spec.number}. {spec.title}"
     written = {
         "md": f"# {md(title)}\n\n{body}",
         "csv": csv_text(spec.columns, texts_of(rows, material)),
@@ -120,7 +116,7 @@ def _write_figure(
     kept, left = shown_panels(panels, material)
     if kept:
         drawn = draw_figure(spec, kept, material, stem)
-        return (*drawn, path), f"![{md(_title(spec))}]({stem.parent.name}/{stem.name}.png)\n", left
+        return (*drawn, path), f"![{md(spec.title)}]({stem.parent.name}/{stem.name}.png)\n", left
     for form in ("pdf", "png"):  # files of an older report
         stem.with_name(f"{stem.name}.{form}").unlink(missing_ok=True)
     return (path,), "Not drawn: we have no results for it.\n", left
@@ -133,7 +129,7 @@ def _caption(
     powerless = dict.fromkeys(material.powerless(entry) for entry in entries if isinstance(entry, Attacked))
     used = [_used_row(found) for found in _used(entries, material)]
     parts = [
-        f"**{kind.capitalize()} {spec.number}, {md(paper.title)}.** {_title(spec)}.\n",
+        f"**{kind.capitalize()} {spec.number}, {md(paper.title)}.** {spec.title}.\n",
         f"What the paper says: {spec.says}\n",
         *(f"{sentence}\n" for sentence in spec.shows(material)),
         markdown_list("Left out, because we have no results:", left),

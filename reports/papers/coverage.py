@@ -97,10 +97,9 @@ def items_of(chosen: Iterable[tuple[Paper, Spec]], evidence: Evidence, reported:
     found = []
     for paper, spec in chosen:
         material = Material(evidence, [number for number in reported if number.paper == paper.name], paper.plain)
-        table = isinstance(spec, TableSpec)
         parts = spec.rows(material) if isinstance(spec, TableSpec) else spec.panels(material)
-        name = f"{paper.name} {'table' if table else 'figure'} {spec.number}"
-        found.append(Item(name, spec.title.rstrip("."), cells_of_item(entries_of(parts), material)))
+        name = f"{paper.name} {'table' if isinstance(spec, TableSpec) else 'figure'} {spec.number}"
+        found.append(Item(name, spec.title, cells_of_item(entries_of(parts), material)))
     return found
 
 
