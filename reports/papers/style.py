@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,9 @@ _DPI = 200
 _STYLE = Path(__file__).with_name("style.mplstyle")
 
 
-@contextmanager
-def paper_style() -> Iterator[None]:
+def paper_style() -> AbstractContextManager[None]:
     """Draw in this style, ignoring the user's style."""
-    with matplotlib.style.context(["default", _STYLE]):
-        yield
+    return matplotlib.style.context(["default", _STYLE])
 
 
 def new_figure(width: float, height: float) -> Figure:

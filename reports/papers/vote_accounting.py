@@ -14,22 +14,9 @@ from bench.reports.papers.spec import Panel, Series, curves
 DELTA = 1e-5
 
 
-def advanced(queries: int, scale: float) -> float:
-    """Return the epsilon of `queries` answers with Lap(`scale`) noise on each count, by advanced composition.
-
-    PATE's closed form, TrPATE's Theorem 1, and DGD's analysis without its VAE's share.
-    """
-    return dgd(2 / scale, queries, DELTA).epsilon
-
-
-def moments(queries: int, scale: float) -> float:
-    """Return the same from PATE 2017's moments accountant in data-independent mode."""
-    return pure_moments_epsilon(2 / scale, queries, DELTA)[0]
-
-
 @functools.cache
 def exact(queries: int, scale: float) -> float:
-    """Return the same from privacy loss distributions, the tightest of our sound accountants."""
+    """Return the epsilon of `queries` answers with Lap(`scale`) noise on each count, by our tightest accountant."""
     found = pld([LNMax(1 / scale, queries)], DELTA)
     assert found is not None  # this accountant applies to every noisy vote
     return found.epsilon
@@ -37,8 +24,9 @@ def exact(queries: int, scale: float) -> float:
 
 def _curves(points: Iterable[tuple[float, int, float]]) -> tuple[Series, ...]:
     accountants: dict[str, Callable[[int, float], float]] = {
-        "advanced composition (the papers')": advanced,
-        "moments accountant (PATE 2017)": moments,
+        # PATE's closed form, TrPATE's Theorem 1, and DGD's analysis without its VAE's share.
+        "advanced composition (the papers')": lambda queries, scale: dgd(2 / scale, queries, DELTA).epsilon,
+        "moments accountant (PATE 2017)": lambda queries, scale: pure_moments_epsilon(2 / scale, queries, DELTA)[0],
         "privacy loss distributions": exact,
     }
     at = list(points)
