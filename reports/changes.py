@@ -30,12 +30,11 @@ def changes(before: str, after: str) -> str:
         for what, was, now in zip(FIGURES, _figures(old[name]), _figures(new[name]), strict=True)
         if was != now
     ]
+    added, removed = ([rows[name] for name in rows if name not in others] for rows, others in ((new, old), (old, new)))
     parts = [
         f"{len(both)} rows are on both boards.\n",
-        _table("Added", (*SHOWN, *FIGURES), [(*_shown(row), *_figures(row)) for n, row in new.items() if n not in old]),
-        _table(
-            "Removed", (*SHOWN, *FIGURES), [(*_shown(row), *_figures(row)) for n, row in old.items() if n not in new]
-        ),
+        _table("Added", (*SHOWN, *FIGURES), [(*_shown(row), *_figures(row)) for row in added]),
+        _table("Removed", (*SHOWN, *FIGURES), [(*_shown(row), *_figures(row)) for row in removed]),
         _table("Changed", (*SHOWN, "figure", "before", "after"), differ),
     ]
     return "\n".join(filter(None, parts))
@@ -63,15 +62,11 @@ def _figures(row: Line) -> tuple[str, ...]:
     first, last = row["place"], row.get("place_last", "")
     return (
         f"{float(row['accuracy']):.2f}",
-        *(_number(row.get(name, ""), toward) for name, toward in _FIGURES),
+        *(epsilon_text(float(row[name]) if row.get(name) else None, toward) for name, toward in _FIGURES),
         row.get("claim", "") or "–",
         "–" if not first else first if last in ("", first) else f"{first}-{last}",
         str(len(row["seeds"].split(";"))),
     )
-
-
-def _number(text: str, toward: Toward) -> str:
-    return epsilon_text(float(text) if text else None, toward)
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
