@@ -197,13 +197,12 @@ class Evidence:
     places: dict[str, Path] = field(default_factory=dict)
     """Run directory of each record or attack, by key."""
     warnings: list[str] = field(default_factory=list)
-    _groups: dict[tuple[str, str], list[Found]] = field(init=False, default_factory=lambda: defaultdict(list))
+    _rows: dict[tuple[str, str], list[BoardRow]] = field(init=False, default_factory=lambda: defaultdict(list))
     _failed: dict[tuple[str, str], list[Record]] = field(init=False, default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         for row in build_board(self.records, self.audits).rows:
-            asked = WantedCell(row.method, row.dataset, row.asked, Basis(row.basis))
-            self._groups[row.method, row.dataset].append(Found(asked, row))
+            self._rows[row.method, row.dataset].append(row)
         for record in self.records:
             if record.status is Status.FAILED:
                 self._failed[record.method, record.dataset].append(record)
@@ -211,27 +210,27 @@ class Evidence:
     def find(self, wanted: WantedCell, plain: Plain | None = None) -> Found | None:
         """Return the best row for `wanted`, or None: paper preset, then usual settings, most seeds, fewest changes."""
         usual = (plain or {}).get(wanted.method, {})
-        known = self._groups.get((wanted.method, wanted.dataset), [])
+        known = self._rows.get((wanted.method, wanted.dataset), [])
         best = max(
-            (found for found in known if answers(found.records[0], wanted, usual)),
+            (row for row in known if answers(row.records[0], wanted, usual)),
             default=None,
-            key=lambda f: (
-                _PRESETS.index(f.row.preset) if f.row.preset in _PRESETS else -1,
-                _calibrated(f.records[0], wanted, usual),
-                f.row.noise == "seeded" and f.records[0].precision == "float32",
-                len(f.records),
-                -len(f.row.reduced),
-                f.records[0].key,
+            key=lambda row: (
+                _PRESETS.index(row.preset) if row.preset in _PRESETS else -1,
+                _calibrated(row.records[0], wanted, usual),
+                row.noise == "seeded" and row.precision == "float32",
+                len(row.records),
+                -len(row.reduced),
+                row.keys[0],
             ),
         )
-        return None if best is None else Found(wanted, best.row)
+        return None if best is None else Found(wanted, best)
 
     def nearest(self, wanted: WantedCell, plain: Plain) -> WantedCell | None:
         """Return `wanted` at the epsilon, nearest in ratio, for which there are records, or None."""
         target = wanted.epsilon
         if target is None:
             return None
-        known = {row.cell.epsilon for row in self._groups.get((wanted.method, wanted.dataset), [])}
+        known = {row.asked for row in self._rows.get((wanted.method, wanted.dataset), [])}
         there = [e for e in known if e and self.find(replace(wanted, epsilon=e), plain) is not None]
         near = min(there, key=lambda e: (abs(math.log(e / target)), e), default=None)
         return None if near is None else replace(wanted, epsilon=near)
