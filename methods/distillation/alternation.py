@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 from bench.core.progress import Stage
 from bench.interface import BenchError, Context, Facts, as_float, features_and_logits
 from bench.methods.distillation.alternation_config import AlternationConfig
-from bench.methods.distillation.answer_pool import BETWEEN, AnswerPool, running_mean
+from bench.methods.distillation.answer_pool import BETWEEN, AnswerPool, logits_of, running_mean
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN
 from bench.methods.shared.teachers import largest_shift
@@ -89,7 +89,7 @@ class Alternating:
                 stage.advance()
                 loop.done(iteration + 1, total)
         if config.pool_steps:
-            pool.look(self._mean.module, logits_of)
+            pool.look(self._mean.module)
             pool.best.restore(self.student)
         self.student.eval()
         with torch.no_grad():
@@ -116,7 +116,7 @@ class Alternating:
         """Take a step on the pool, or return False once the error on held-back answers no longer falls."""
         if step == 0:
             self._mean.update_parameters(self.student)  # the first update copies
-        if step % BETWEEN == 0 and not pool.look(self._mean.module, logits_of):
+        if step % BETWEEN == 0 and not pool.look(self._mean.module):
             return False
         shift = 0 if isinstance(self.student, OnFixedMap) else largest_shift(self.facts)
         seen, labels = pool.batch(self._random, shift)
@@ -169,11 +169,6 @@ class Alternating:
                 "them, do not depend on them. Take another student, or train_latents=false."
             )
         self._generator_step.step()
-
-
-def logits_of(student: nn.Module, seen: Tensor) -> Tensor:
-    """Return the logits of `student` for inputs `seen`: features of its frozen map if it has one, otherwise images."""
-    return student.forward_head(seen) if isinstance(student, OnFixedMap) else student(seen)
 
 
 def _reached(values: Tensor) -> bool:

@@ -7,12 +7,12 @@ the others, because label noise adds the same constant to every student's expect
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from bench.interface import shifted
+from bench.models.feature_net import OnFixedMap
 
 HELD = 16  # one batch in this many is held back
 WINDOW = 200  # steps over which the student's weights are averaged
@@ -31,6 +31,11 @@ def squared_error(probabilities: Tensor, labels: Tensor) -> float:
 def running_mean(mean: Tensor, now: Tensor, count: Tensor | int) -> Tensor:
     """Return the mean of `count` tensors and `now`; beyond :data:`WINDOW` older ones fade exponentially."""
     return mean + (now - mean) / min(int(count) + 1, WINDOW)
+
+
+def logits_of(student: nn.Module, seen: Tensor) -> Tensor:
+    """Return the logits of `student` for inputs `seen`: features of its frozen map if it has one, otherwise images."""
+    return student.forward_head(seen) if isinstance(student, OnFixedMap) else student(seen)
 
 
 class BestStudent:
@@ -102,7 +107,7 @@ class AnswerPool:
         seen, labels = used[int(torch.randint(len(used), (), generator=random))]
         return shifted(seen, shift, random) if shift else seen, labels
 
-    def look(self, student: nn.Module, logits_of: Callable[[nn.Module, Tensor], Tensor]) -> bool:
+    def look(self, student: nn.Module) -> bool:
         """Evaluate `student` on the held-back batches; return whether to continue training."""
         student.eval()
         with torch.no_grad():
