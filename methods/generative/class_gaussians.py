@@ -94,10 +94,9 @@ class ClassGaussians(Generative):
     def charges(self) -> Sequence[Event]:
         """Return the release of means, one for each round of k-means if there are clusters, and that of moments."""
         means, clusters, moments = self.noises()
-        rounds = (
-            [Gaussian(clusters, self.config.rounds, adjacency=self.adjacency)] if self.config.components > 1 else []
-        )
-        return [Gaussian(means, adjacency=self.adjacency), *rounds, Gaussian(moments, adjacency=self.adjacency)]
+        rounds = [(clusters, self.config.rounds)] if self.config.components > 1 else []
+        each = [(means, 1), *rounds, (moments, 1)]
+        return [Gaussian(noise, count, adjacency=self.adjacency) for noise, count in each]
 
     def noises(self) -> tuple[float, float, float]:
         """Return the noise multipliers of the means, of a round of k-means, and of the second moments."""

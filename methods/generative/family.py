@@ -92,10 +92,8 @@ class Generative(Method):
         images, labels = as_bytes(images, labels).cpu(), labels.cpu()
         usable(images, labels, facts.classes, context)
         self.learn(student, images, labels, context)
-        rows = [
-            (labels == label).nonzero().flatten()[: max(1, SHOWN // facts.classes)] for label in range(facts.classes)
-        ]
-        shown = torch.cat(rows)
+        most = max(1, SHOWN // facts.classes)
+        shown = torch.cat([(labels == label).nonzero().flatten()[:most] for label in range(facts.classes)])
         extras = {"synthetic_images": images[shown], "synthetic_labels": labels[shown]}
         return Released(student, self.config.student, options, source.net, extras)
 
@@ -109,10 +107,8 @@ class Generative(Method):
     def learn(self, student: nn.Module, images: Tensor, labels: Tensor, context: Context) -> None:
         """Train `student` on `images` and `labels`; the same for all generative methods with many images."""
         settings = self.student_settings()
-        with context.stage("student", student_depends(self.config, context), settings.total_steps(len(images))) as (
-            checkpoint,
-            stage,
-        ):
+        steps = settings.total_steps(len(images))
+        with context.stage("student", student_depends(self.config, context), steps) as (checkpoint, stage):
             fit(
                 student, images, labels, settings, context.streams.torch("student/order"), device=context.device,
                 stage=stage, checkpoint=checkpoint,
