@@ -9,7 +9,6 @@ numbers and batch normalisation sees only its device's share; its running statis
 from __future__ import annotations
 
 import io
-import multiprocessing
 import os
 import signal
 import sys
@@ -26,7 +25,6 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from bench.core.errors import BenchError
 from bench.core.precision import Precision, arithmetic, check_precision
-from bench.core.progress import SILENT, Stage
 from bench.training.loop import FitSettings, Share, fit
 from bench.training.processes import start_worker
 
@@ -42,15 +40,13 @@ def fit_on_devices(
     settings: FitSettings,
     generator: torch.Generator,
     devices: Sequence[str],
-    *,
     precision: Precision = "float32",
-    must_converge: bool = True,
-    stage: Stage = SILENT,
 ) -> nn.Module:
     """Train `model` in place on all `devices` together and return it, in evaluation mode, on the first.
 
     Without random layers and batch normalisation, weights equal those of :func:`bench.training.loop.fit` up to
-    rounding. Raises BenchError for several kinds of devices, a repeated GPU, early stopping or a failed process.
+    rounding; they may diverge. Raises BenchError for several kinds of devices, a repeated GPU, early stopping or a
+    failed process.
     """
     kinds = {torch.device(device).type for device in devices}
     if len(kinds) != 1 or (kinds != {"cpu"} and len(set(devices)) != len(devices)):
@@ -64,33 +60,26 @@ def fit_on_devices(
     # Pass tensors by value: sharing them would need /dev/shm, which is small in containers.
     torch.save((model.cpu(), images.cpu(), labels.cpu(), settings, generator.get_state()), payload)
     with tempfile.TemporaryDirectory(prefix="bench-devices-") as folder:
-        options = (precision, must_converge)
-        _run((list(devices), folder, payload.getvalue(), options), len(devices), Path(folder), stage)
+        _run(list(devices), Path(folder), payload.getvalue(), precision)
         found = load_file(Path(folder) / "trained.safetensors")
     generator.set_state(found.pop(GENERATOR))
     model.load_state_dict({name.removeprefix(STATE): value for name, value in found.items()})
     return model.to(devices[0]).eval()
 
 
-def _run(arguments: tuple[Any, ...], processes: int, folder: Path, stage: Stage) -> None:
+def _run(devices: list[str], folder: Path, payload: bytes, precision: Precision) -> None:
     start: Any = start_processes
-    steps = multiprocessing.get_context("spawn").Value("q", 0)
-    running = start(_train_share, (*arguments, steps), processes, join=False)
-    seen = 0
+    running = start(_train_share, (devices, folder, payload, precision), len(devices), join=False)
     try:
-        while not running.join(timeout=0.2):
-            now = steps.value
-            if now > seen:
-                stage.advance(now - seen)
-                seen = now
+        while not running.join():
+            pass
     except (ProcessRaisedException, ProcessExitedException) as error:
-        raise BenchError(_why(running.processes, arguments[0], folder)) from error
+        raise BenchError(_why(running.processes, devices, folder)) from error
     finally:
         for process in running.processes:
             if process.is_alive():
                 process.kill()
             process.join()
-    stage.advance(steps.value - seen)
 
 
 def _why(processes: Sequence[Any], devices: list[str], folder: Path) -> str:
@@ -104,20 +93,13 @@ def _why(processes: Sequence[Any], devices: list[str], folder: Path) -> str:
     return errors[0].read_text() if errors else f"training on {len(devices)} devices: a process ended silently."
 
 
-def _train_share(
-    rank: int, devices: list[str], folder: str, payload: bytes, options: tuple[Precision, bool], steps: Any
-) -> None:
+def _train_share(rank: int, devices: list[str], folder: Path, payload: bytes, precision: Precision) -> None:
     start_worker()
-    precision, must_converge = options
     device = torch.device(devices[rank])
     # Safe to unpickle: the bytes come from the parent process.
     model, images, labels, settings, stream = torch.load(io.BytesIO(payload), weights_only=False)
     generator = torch.Generator().set_state(stream)
     share = Share(rank, len(devices))
-
-    def count(more: int) -> None:
-        steps.value += more
-
     if device.type == "cuda":
         torch.cuda.set_device(device)
     elif sys.platform.startswith("linux"):
@@ -130,16 +112,16 @@ def _train_share(
         with arithmetic(precision, device):
             fit(
                 model, images, labels, settings, generator, device=device, bf16=precision == "bf16",
-                must_converge=must_converge, stage=Stage(count) if rank == 0 else SILENT, share=share,
+                must_converge=False, share=share,
             )  # fmt: skip
         share.average_statistics(model)
         if rank == 0:
             state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
             held = {STATE + name: value.clone(memory_format=torch.contiguous_format) for name, value in state.items()}
-            save_file({**held, GENERATOR: generator.get_state()}, Path(folder) / "trained.safetensors")
+            save_file({**held, GENERATOR: generator.get_state()}, folder / "trained.safetensors")
         distributed.barrier()
     except BaseException as error:
         text = str(error) if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
-        Path(folder, f"{rank}.error").write_text(text)
+        (folder / f"{rank}.error").write_text(text)
         raise
     distributed.destroy_process_group()

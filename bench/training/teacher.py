@@ -75,10 +75,7 @@ def train_teacher(
         order = streams.torch("order")
         # A diverged teacher still votes: an error would let one record decide whether there is a student.
         if len(task.devices) > 1:
-            fit_on_devices(
-                model, images[:], labels, task.settings, order, task.devices, precision=task.precision,
-                must_converge=False,
-            )  # fmt: skip
+            fit_on_devices(model, images[:], labels, task.settings, order, task.devices, task.precision)
         else:
             fit(
                 model, images, labels, task.settings, order, device=task.device, bf16=task.bf16, must_converge=False,

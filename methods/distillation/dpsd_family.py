@@ -140,7 +140,7 @@ def train_teacher(
         with context.stage("teacher", depends, 1, name) as (checkpoint, stage):
             # Use a diverged teacher too, since an error would let one record decide whether a student is released.
             if len(context.devices) > 1:
-                fit_on_devices(net, images, labels, settings, order, context.devices, must_converge=False)
+                fit_on_devices(net, images, labels, settings, order, context.devices)
             else:
                 fit(
                     net, images, labels, settings, order, device=context.device, must_converge=False,
