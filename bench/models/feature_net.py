@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,10 @@ class Evaluated(nn.Module):
 
 
 class TwoPartNet(nn.Module):
-    """Base of classifiers in two parts, ``forward_features`` and ``forward_head``, with the last layer in ``head``."""
+    """Base of classifiers in two parts, ``forward_features`` and ``forward_head``."""
 
-    head: nn.Module
+    end: ClassVar[str] = "head"
+    """Name of the last layer, or of another net in two parts that ends in it."""
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Map images (n, channels, height, width) in [0, 1] to features (n, num_features)."""
@@ -36,7 +37,10 @@ class TwoPartNet(nn.Module):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits (n, num_classes) of `features`, or with `pre_logits` the input of the last layer."""
-        return features if pre_logits else self.get_classifier()(features)
+        end = self.get_submodule(self.end)
+        if pre_logits and isinstance(end, TwoPartNet):
+            return end.forward_head(end.forward_features(features), pre_logits=True)
+        return features if pre_logits else end(features)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (n, channels, height, width) in [0, 1] to logits (n, num_classes)."""
@@ -44,7 +48,8 @@ class TwoPartNet(nn.Module):
 
     def get_classifier(self) -> nn.Module:
         """Return the last layer, as timm's models do."""
-        return self.head
+        end = self.get_submodule(self.end)
+        return end.get_classifier() if isinstance(end, TwoPartNet) else end
 
 
 class FeatureNet(TwoPartNet):
@@ -109,15 +114,3 @@ class OnFixedMap(TwoPartNet):
         """Map images in [0, 1] to the map's features."""
         features: Tensor = self.fixed(images)
         return features
-
-    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return the logits of `features`, or with `pre_logits` the input of the last layer."""
-        part: Any = self.head
-        if pre_logits:
-            part = getattr(self.head, "hidden", nn.Identity())
-        found: Tensor = part(features)
-        return found
-
-    def get_classifier(self) -> nn.Module:
-        """Return the last layer, as timm's models do."""
-        return getattr(self.head, "last", self.head)

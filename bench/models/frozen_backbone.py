@@ -18,7 +18,7 @@ from torch.nn import functional
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
 from bench.models.build import build
-from bench.models.feature_net import FixedMap, OnFixedMap, Size, height_width
+from bench.models.feature_net import FixedMap, OnFixedMap, Size, TwoPartNet, height_width
 from bench.models.gaussian_nb import GaussianHead
 from bench.models.layers import Normalise
 from bench.models.pretrained import load_backbone, weights_by_digest
@@ -136,29 +136,19 @@ def state_digest(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
-class DenseHead(nn.Module):
+class DenseHead(TwoPartNet):
     """Features to logits: one hidden layer of ReLU units, or none with `hidden` = 0."""
+
+    end = "last"
 
     def __init__(self, features: int, hidden: int, classes: int) -> None:
         super().__init__()
         self.first = nn.Linear(features, hidden) if hidden else None
         self.last = nn.Linear(hidden or features, classes)
 
-    def hidden(self, features: Tensor) -> Tensor:
-        """Return the input of the last layer."""
-        return features if self.first is None else self.first(features).relu()
-
     def forward_features(self, features: Tensor) -> Tensor:
-        """Return :meth:`hidden`, as timm's nets do for images."""
-        return self.hidden(features)
-
-    def forward_head(self, hidden: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return the logits (n, classes) of `hidden`, or with `pre_logits` itself."""
-        return hidden if pre_logits else self.last(hidden)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features (n, features) to logits (n, classes)."""
-        return self.forward_head(self.hidden(features))
+        """Return the input of the last layer for `features` (n, features)."""
+        return features if self.first is None else self.first(features).relu()
 
 
 class FrozenTransfer(OnFixedMap):

@@ -91,6 +91,8 @@ class Whitening(nn.Module):
 class NoiseWRN(TwoPartNet):
     """The net, with a linear classifier if `classes` is not 0."""
 
+    end = "fc"
+
     def __init__(self, classes: int = 0) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
@@ -122,10 +124,6 @@ class NoiseWRN(TwoPartNet):
         """Map normalised images (n, 3, height, width) to features (n, 1536)."""
         features: Tensor = self.white(self.quarters(images))
         return features
-
-    def get_classifier(self) -> nn.Module:
-        """Return the last layer, as timm's models do."""
-        return self.fc
 
 
 @register_model

@@ -85,22 +85,13 @@ class Above(Evaluated, TwoPartNet):
         if layers is not None:
             layers.eval()
 
-    @property
-    def last(self) -> nn.Module:
-        """Return the last layer; see :meth:`bench.models.feature_net.OnFixedMap.get_classifier`."""
-        return self.head
-
-    def hidden(self, inputs: Tensor) -> Tensor:
+    def forward_features(self, inputs: Tensor) -> Tensor:
         """Return the features (n, num_features), standardised within each image."""
         if self.layers is None:
             return inputs.flatten(1)
         ready = inputs.reshape(len(inputs), *self.shape) if self.spec is None else prepared(inputs, self.spec)
         found: Tensor = self.layers(ready)
         return functional.layer_norm(found.float().flatten(1), (self.num_features,))
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Return :meth:`hidden`."""
-        return self.hidden(images)
 
 
 def cut(net: nn.Module, block: str) -> tuple[nn.Module, nn.Module]:

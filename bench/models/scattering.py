@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.errors import BenchError
-from bench.models.feature_net import FixedMap, OnFixedMap, Size, height_width
+from bench.models.feature_net import FixedMap, OnFixedMap, Size, TwoPartNet, height_width
 from bench.models.registration import register_own
 
 VERSION = 1
@@ -194,7 +194,7 @@ class ChannelNorm(nn.Module):
         return ((maps - self.mean[:, None]) / self.deviation[:, None]).flatten(1)
 
 
-class NormedHead(nn.Module):
+class NormedHead(TwoPartNet):
     """A head after a :class:`ChannelNorm`."""
 
     def __init__(self, channels: int, head: nn.Module) -> None:
@@ -202,25 +202,16 @@ class NormedHead(nn.Module):
         self.norm = ChannelNorm(channels)
         self.head = head
 
-    @property
-    def last(self) -> nn.Module:
-        """Return the last layer."""
-        return getattr(self.head, "last", self.head)
-
-    def hidden(self, features: Tensor) -> Tensor:
-        """Return the input of the last layer."""
-        body: Any = getattr(self.head, "hidden", nn.Identity())
-        hidden: Tensor = body(self.norm(features))
-        return hidden
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features (n, features) to logits (n, classes)."""
-        logits: Tensor = self.last(self.hidden(features))
-        return logits
+    def forward_features(self, features: Tensor) -> Tensor:
+        """Return the standardised `features` (n, features)."""
+        normed: Tensor = self.norm(features)
+        return normed
 
 
-class ConvHead(nn.Module):
+class ConvHead(TwoPartNet):
     """Convolutions on scattering maps, and a last dense layer."""
+
+    end = "last"
 
     def __init__(self, shape: tuple[int, int, int], layers: list[nn.Module], hidden: int, classes: int) -> None:
         super().__init__()
@@ -231,15 +222,10 @@ class ConvHead(nn.Module):
             self.body.extend([nn.Linear(width, hidden), nn.Tanh()])
         self.last = nn.Linear(hidden or width, classes)
 
-    def hidden(self, features: Tensor) -> Tensor:
-        """Return the input of the last layer."""
+    def forward_features(self, features: Tensor) -> Tensor:
+        """Return the input of the last layer for `features` (n, features)."""
         hidden: Tensor = self.body(features)
         return hidden
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features (n, features) to logits (n, classes)."""
-        logits: Tensor = self.last(self.hidden(features))
-        return logits
 
 
 def _student(scattering: Scattering, head: nn.Module, classes: int) -> OnFixedMap:

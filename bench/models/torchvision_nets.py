@@ -16,6 +16,8 @@ from bench.models.registration import register_own
 
 
 class _AlexNet(TwoPartNet):
+    end = "classifier.6"
+
     def __init__(self, classes: int) -> None:
         super().__init__()
         net = models.AlexNet(classes)
@@ -29,13 +31,11 @@ class _AlexNet(TwoPartNet):
         hidden: Tensor = self.classifier[:-1](self.avgpool(features).flatten(1))
         return hidden if pre_logits else self.get_classifier()(hidden)
 
-    def get_classifier(self) -> nn.Module:
-        last: nn.Module = self.classifier[-1]
-        return last
-
 
 class _Chain(TwoPartNet):
     """The children of `net` in a row, then global pooling, dropout and the linear layer ``fc``."""
+
+    end = "fc"
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -54,9 +54,6 @@ class _Chain(TwoPartNet):
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         hidden = features.mean((2, 3))
         return hidden if pre_logits else self.get_classifier()(self.dropout(hidden))
-
-    def get_classifier(self) -> nn.Module:
-        return self.get_submodule("fc")
 
 
 @register_own
