@@ -50,7 +50,7 @@ def candidates_of(cell: Cell) -> list[Cell]:
     assert tuning is not None
     grid = cell.spec.grid()
     fixed = [text for text in grid.overrides if text.partition("=")[0] not in tuning.candidates[0]]
-    dataset = Dataset(cell.dataset, cell.facts, cell.spec.dataset_revision)
+    dataset = Dataset(cell.dataset, cell.facts, cell.dataset_revision)
     cells = candidate_cells(replace(grid, overrides=tuple(fixed)), tuning, lambda _: dataset)
     if cell.key not in {other.key for other in cells}:
         raise BenchError(f"{cell.key} is not among the candidates that its tuning states.")

@@ -112,7 +112,7 @@ def cache_base(cell: Cell) -> dict[str, object]:
     facts = cell.facts
     return {
         "dataset": facts.dataset,
-        "revision": cell.spec.dataset_revision,
+        "revision": cell.dataset_revision,
         "split": [facts.private_records, facts.public_records, facts.test_records],
         "packages": [f"{name} {version(name)}" for name in ("torch", "timm")],
         # Key by source hash so that edited plug-ins never reuse stale artefacts.

@@ -92,6 +92,8 @@ class Specified:
     __slots__ = ()
 
     method = _Asked[str]()
+    method_version = _Asked[int]()
+    dataset_revision = _Asked[str]()
     preset = _Asked[Preset]()
     epsilon = _Asked[float | None]()
     delta = _Asked[float]()

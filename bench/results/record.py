@@ -330,11 +330,6 @@ class Record(Row, Specified):
         return self.failure is not None and self.failure.kind == COLLAPSED and self.image_grid is not None
 
     @property
-    def method_version(self) -> int:
-        """The method version of this record."""
-        return self.cell.method_version
-
-    @property
     def own_adjacency(self) -> Adjacency:
         """The adjacency of the method's own analysis; replace if a failed cell states none."""
         return Adjacency.REPLACE if self.privacy is None else self.privacy.adjacency
@@ -343,11 +338,6 @@ class Record(Row, Specified):
     def dataset(self) -> str:
         """The data set's name, without the path of a user's folder."""
         return self.cell.dataset
-
-    @property
-    def dataset_revision(self) -> str:
-        """The revision of the data set."""
-        return self.cell.dataset_revision
 
     @property
     def disclosure(self) -> Disclosure:
