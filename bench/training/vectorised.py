@@ -81,7 +81,6 @@ def train_together(
     *,
     at_once: int | None = None,
     watched: Tensor | None = None,
-    compiled: bool = False,
     tell: Callable[[float], None] | None = None,
 ) -> Arrays:
     """Train one teacher per part, each from its own `streams`; return their weights, (teachers, ...) by name.
@@ -104,8 +103,8 @@ def train_together(
 
     for size in np.unique(sizes):
         for group in evenly(np.flatnonzero(sizes == size).tolist(), most):
-            made = _spared(task, images, labels, [parts[i] for i in group], [streams[i] for i in group], watched,
-                           compiled, told)  # fmt: skip
+            own = [parts[i] for i in group], [streams[i] for i in group]
+            made = _spared(task, images, labels, *own, watched, told)
             for place, number in enumerate(group):
                 found[number] = {name: array[place] for name, array in made.items()}
     return {name: np.stack([state[name] for state in found]) for name in found[0]}
@@ -175,17 +174,17 @@ def _kept(net: nn.Module, shape: Shape, count: int) -> int:
 
 def _spared(
     task: TeacherTask, images: Tensor, labels: Tensor, parts: list[Labels], streams: list[Streams],
-    watched: Tensor | None, compiled: bool, told: Callable[[float], None],
+    watched: Tensor | None, told: Callable[[float], None],
 ) -> Arrays:  # fmt: skip
     try:
-        return train_group(task, images, labels, parts, streams, watched, compiled, told)
+        return train_group(task, images, labels, parts, streams, watched, told)
     except torch.OutOfMemoryError:
         if len(parts) == 1:
             raise
     torch.cuda.empty_cache()
     half = len(parts) // 2
     halves = [
-        _spared(task, images, labels, parts[rows], streams[rows], watched, compiled, lambda _: None)
+        _spared(task, images, labels, parts[rows], streams[rows], watched, lambda _: None)
         for rows in (slice(half), slice(half, None))
     ]
     return {name: np.concatenate([made[name] for made in halves]) for name in halves[0]}
@@ -202,7 +201,7 @@ class _Stack:
 
 def train_group(
     task: TeacherTask, images: Tensor, labels: Tensor, parts: list[Labels], streams: list[Streams],
-    watched: Tensor | None, compiled: bool, told: Callable[[float], None],
+    watched: Tensor | None, told: Callable[[float], None],
 ) -> Arrays:  # fmt: skip
     """Train one teacher per part in `parts` (equally long lists of rows) together; see :func:`train_together`.
 
@@ -235,14 +234,13 @@ def train_group(
             loss = loss + 0.5 * settings.dense_decay * weight.square().sum()
         return loss
 
-    run: Any = torch.compile(loss_of) if compiled else loss_of
     with arithmetic(task.precision, device):
         for step, (index, moves) in enumerate(_plan(size, total, settings, streams)):
             index = index.to(device, non_blocking=True)
             batch = as_float(own[number, index])
             if moves is not None:
                 batch = moved(batch.flatten(0, 1), moves.to(device, non_blocking=True)).view_as(batch)
-            loss = run(dict(zip(names, weights, strict=True)), batch, targets[number, index])
+            loss = loss_of(dict(zip(names, weights, strict=True)), batch, targets[number, index])
             for group in optimizer.param_groups:
                 group["lr"] = settings.rate(step, total)
             optimizer.zero_grad(set_to_none=True)
@@ -256,7 +254,7 @@ def train_group(
                 seen = _labels(stack, dict(zip(names, now, strict=True)), watched, device, bf16)
                 new = settling.look(seen) & ~done
                 if bool(new.any()):
-                    # Keep settled teachers' weights. They stay in the stack, whose size the compiled program fixes.
+                    # Keep settled teachers' weights. They stay in the stack: see the module.
                     settled = [_chosen(new, value, old) for value, old in zip(now, settled, strict=True)]
                     done |= new
                 if bool(done.all()):

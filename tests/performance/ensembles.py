@@ -44,7 +44,6 @@ from bench.training.ensemble import Ensemble, train_teachers
 from bench.training.heap import tune_malloc
 from bench.training.loop import Batches, predict
 from bench.training.teacher import Arrays, Labels, TeacherTask, train_teacher
-from bench.training.vectorised import train_together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,14 +177,9 @@ def loop(setting: Setting, data: Data, task: TeacherTask) -> tuple[object, Calla
     return ensemble, lambda: ensemble.labels(data.queries)
 
 
-def program(setting: Setting, data: Data, task: TeacherTask, compiled: bool) -> tuple[object, Callable[[], Labels]]:
+def program(data: Data, task: TeacherTask) -> tuple[object, Callable[[], Labels]]:
     """Train all teachers as one program."""
-    if not compiled:
-        ensemble = train_teachers(task, data.images, data.labels, data.parts, Streams(0))
-    else:
-        streams = [Streams(0).child(f"teacher-{number}") for number in range(setting.teachers)]
-        states = train_together(task, data.images, data.labels, data.parts, streams, compiled=True)
-        ensemble = Ensemble(task, (1, 28, 28), states)
+    ensemble = train_teachers(task, data.images, data.labels, data.parts, Streams(0))
     return ensemble, lambda: ensemble.labels(data.queries)
 
 
@@ -197,9 +191,6 @@ VARIANTS = {
     "one program, tf32": {"batched": True, "precision": "tf32"},
     "one program, bf16": {"batched": True, "precision": "bf16"},
     "one program, bf16, grouped": {"batched": True, "precision": "bf16"},
-    "one program, compiled": {"batched": True},
-    "one program, tf32, compiled": {"batched": True, "precision": "tf32"},
-    "one program, bf16, compiled": {"batched": True, "precision": "bf16"},
 }
 
 
@@ -218,12 +209,11 @@ def measure(setting: Setting, name: str) -> Row:
         if "grouped" in name:  # torch's own way for all convolutions
             stacked_convolution.LARGE = math.inf
         with arithmetic(task.precision, task.device):
-            return program(setting, data, task, "compiled" in name) if task.batched else loop(setting, data, task)
+            return program(data, task) if task.batched else loop(setting, data, task)
 
     data = data_of(setting)
-    # Exclude one-time work: choosing or compiling kernels for these shapes.
-    short = setting if "compiled" in name else dataclasses.replace(setting, in_loop=1)
-    train(dataclasses.replace(short, steps=3), data)
+    # Exclude one-time work: choosing kernels for these shapes.
+    train(dataclasses.replace(setting, in_loop=1, steps=3), data)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     clock = time.perf_counter if on_gpu else time.process_time
@@ -252,11 +242,10 @@ def rows_of(setting: Setting, names: Sequence[str]) -> list[Row]:
     return rows
 
 
-def variants_for(device: str, compiled: bool) -> list[str]:
+def variants_for(device: str) -> list[str]:
     """Return the variants that a device has."""
     on_gpu = torch.device(device).type == "cuda"
-    left_out = ["tf32", "grouped"] * (not on_gpu) + ["compiled"] * (not compiled)
-    return [name for name in VARIANTS if not any(word in name for word in left_out)]
+    return [name for name in VARIANTS if on_gpu or not ("tf32" in name or "grouped" in name)]
 
 
 def close(one: Row, other: Row) -> bool:
@@ -290,15 +279,14 @@ def main() -> None:
         default = None if field.name == "in_loop" else field.default
         kind = int if field.name == "in_loop" else type(field.default)
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=default)
-    parser.add_argument("--compile", action="store_true", help="also by torch's compiler")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, help="none but these; ratios are to the first")
     parser.add_argument("--at-least", type=float, default=0.0, help="ratio that one variant must reach")
     given = vars(parser.parse_args())
-    compiled, wanted, names = given.pop("compile"), given.pop("at_least"), given.pop("variants")
+    wanted, names = given.pop("at_least"), given.pop("variants")
     given["in_loop"] = given["in_loop"] or min(20, given["teachers"])
     setting = Setting(**given)
     print(", ".join(f"{name} {value}" for name, value in given.items()), f"torch {torch.__version__}", flush=True)
-    rows = rows_of(setting, names or variants_for(setting.device, compiled))
+    rows = rows_of(setting, names or variants_for(setting.device))
     # Equal accuracy comes first: a variant that loses accuracy does not count.
     best = max(rows[0].milliseconds / row.milliseconds for row in rows if close(rows[0], row))
     print(f"largest ratio at equal accuracy: {best:.2f}" + (f", wanted {wanted:g}" if wanted else ""))
