@@ -56,7 +56,6 @@ TRPATE_POOLED = {
 class Split:
     """A division of a data set's records into disjoint pooled indices, int64, sorted."""
 
-    dataset: str
     rule: str
     private: Indices
     public: Indices
@@ -87,7 +86,7 @@ def split(loaded: Loaded, rule: str | None = None) -> Split:
     name = "folder" if spec.name.startswith("folder:") else spec.name
     rule = rule or spec.split_rule
     private, public, test = _divide(name, rule, len(loaded.train), len(loaded.test))
-    return Split(spec.name, rule, np.sort(private), np.sort(public), np.sort(test))
+    return Split(rule, np.sort(private), np.sort(public), np.sort(test))
 
 
 def _divide(name: str, rule: str, train: int, test: int) -> tuple[Indices, Indices, Indices]:
