@@ -278,23 +278,18 @@ def _run(
     found: list[int] = []
     progress(title, done, total)
     with _pool(total - done) as pool:
-        waiting: list[tuple[int, Any]] = []
+        waiting: list[tuple[int, Callable[[], list[int]]]] = []
 
         def take() -> None:
             nonlocal done
             count, answer = waiting.pop(0)
-            found.extend(answer.result())
+            found.extend(answer())
             done += count
             progress(title, done, total)
 
         for job in jobs:
-            if pool is None:
-                found += work(*job)
-                done += len(job[1])
-                progress(title, done, total)
-                continue
-            waiting.append((len(job[1]), pool.submit(work, *job)))
-            if len(waiting) > 4 * available_cores():
+            waiting.append((len(job[1]), pool.submit(work, *job).result if pool else functools.partial(work, *job)))
+            if len(waiting) > (4 * available_cores() if pool else 0):
                 take()
         while waiting:
             take()
