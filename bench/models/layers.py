@@ -60,10 +60,6 @@ class GaussianNoise(nn.Module):
             return values
         return values + torch.empty_like(values).normal_(0.0, self.sigma)
 
-    def extra_repr(self) -> str:
-        """Return the deviation for ``repr``."""
-        return f"sigma={self.sigma}"
-
 
 class WeightNormLinear(nn.Module):
     """A dense layer whose rows are ``scale * direction / |direction|``, with data-dependent initialisation.
