@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 
 
 class _Totals(ctypes.Structure):
@@ -20,8 +19,8 @@ class _Totals(ctypes.Structure):
 def tune_malloc() -> bool:
     """Keep freed memory in the process, which saves page faults at every step; return whether glibc accepted this."""
     try:
-        mallopt = _libc().mallopt  # the environment variables only work if set before Python starts
-    except (OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt  # the environment variables only work if set before Python starts
+    except AttributeError:
         return False
     trim_threshold, top_pad, mmap_max = -1, -2, -4
     wanted = ((trim_threshold, 2**31 - 1), (top_pad, 2**28), (mmap_max, 0))
@@ -35,16 +34,9 @@ def release_freed(above: int = 2**29) -> bool:
     process that trains large nets one after another would grow its heap to several times what they hold.
     """
     try:
-        libc = _libc()
+        libc = ctypes.CDLL(None)
         totals, trim = libc.mallinfo2, libc.malloc_trim
-    except (OSError, AttributeError):  # another libc, or glibc before 2.33
+    except AttributeError:  # another libc, or glibc before 2.33
         return False
     totals.restype = _Totals
     return bool(totals().fordblks > above) and trim(0) == 1
-
-
-def _libc() -> ctypes.CDLL:
-    """Return the C library; raise OSError on systems other than Linux."""
-    if not sys.platform.startswith("linux"):
-        raise OSError("no glibc")
-    return ctypes.CDLL(None)
