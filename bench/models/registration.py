@@ -83,11 +83,9 @@ def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **
         try:
             with torch.device("meta"):
                 timm.create_model(name, **arguments)
-        except TypeError as error:
-            if "img_size" in arguments and "img_size" in str(error):
+        except (TypeError, AssertionError, ValueError, RuntimeError) as error:
+            if isinstance(error, TypeError) and "img_size" in arguments and "img_size" in str(error):
                 continue
-            raise BenchError(f"model {name!r} cannot be built with {arguments}: {error}") from error
-        except (AssertionError, ValueError, RuntimeError) as error:
             raise BenchError(f"model {name!r} cannot be built with {arguments}: {error}") from error
         return arguments
     raise AssertionError("unreachable: the second try has no img_size")
