@@ -59,7 +59,7 @@ class Ensemble:
         """Return all logits (teachers, n, classes) of `images` (n, channels, height, width)."""
         if self.see is not None:
             return replace(self, see=None).logits(self.see(images), stage)
-        if self._together():
+        if _as_one_program(self.task, self.shape):
             return self._logits_together(images, stage)
         found = torch.empty(len(self), len(images), self.task.classes)
         for number, logits in enumerate(self._one_by_one(images, stage)):
@@ -70,7 +70,7 @@ class Ensemble:
         """Return all labels (teachers, n), int64, of `images` (n, channels, height, width), whatever the `pool`."""
         if self.see is not None:
             return replace(self, see=None).labels(self.see(images), pool, stage)
-        if self._together():
+        if _as_one_program(self.task, self.shape):
             return self._logits_together(images, stage).argmax(2).numpy()
         if pool is None:
             return np.stack([logits.argmax(1).numpy() for logits in self._one_by_one(images, stage)])
@@ -91,9 +91,6 @@ class Ensemble:
                 yield answered(self.task, predict(net, images, device=self.task.device, bf16=self.task.bf16))
                 release_freed()
                 stage.advance()
-
-    def _together(self) -> bool:
-        return self.task.together and not why_not(self.task, self.shape)
 
     def _logits_together(self, images: Tensor, stage: Stage) -> Tensor:
         found = answered(self.task, logits_together(self.task, self.states, images))
@@ -210,7 +207,7 @@ def _finished(saved: Checkpoint | None) -> list[Arrays]:
     return [{name: array[number].numpy() for name, array in found.items()} for number in range(count)]
 
 
-def _as_one_program(task: TeacherTask, shape: tuple[int, int, int], say: Callable[[str], None] | None) -> bool:
+def _as_one_program(task: TeacherTask, shape: tuple[int, int, int], say: Callable[[str], None] | None = None) -> bool:
     """Return whether to train as one program; report the reason if only the net forbids it."""
     if not task.together:
         return False
