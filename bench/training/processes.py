@@ -11,7 +11,6 @@ from concurrent.futures.process import BrokenProcessPool
 
 import torch
 
-from bench.core.processes import available_cores as available_cores
 from bench.core.processes import end_with_parent
 
 

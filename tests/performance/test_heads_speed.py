@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from bench.core.processes import available_cores
 from bench.data.splits import partition
 from bench.methods.pate.head_training import HeadTraining
 from bench.methods.shared.settings_checks import HeadSettings
 from bench.models.frozen_backbone import DenseHead
 from bench.training.loop import FitSettings, fit
-from bench.training.processes import available_cores
 from helpers.heads import by_autograd
 
 pytestmark = pytest.mark.performance
