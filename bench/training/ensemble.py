@@ -111,7 +111,6 @@ def train_teachers(
     pool: ProcessPoolExecutor | None = None,
     stage: Stage = SILENT,
     watched: Tensor | None = None,
-    at_once: int | None = None,
     say: Callable[[str], None] | None = None,
     only: range | None = None,
     checkpoint: Callable[[str, int], Checkpoint] | None = None,
@@ -120,11 +119,11 @@ def train_teachers(
 
     Teacher i draws from ``streams.child("teacher-i")``; `chunk` and `pool` do not change a byte. ``keep(first, last,
     make)`` stores what ``make()`` returns for teachers first..last-1, or returns what is stored, so a killed run loses
-    at most one chunk. One program trains all chunks for which ``find(first, last)`` is None, at most `at_once` teachers
-    at a time (None: as memory allows); a kill loses these. ``say`` gets the reason if the net cannot be one program.
-    `stage` advances once per teacher. `watched` are the public images for `settle`. `only` selects a shard: the chunks
-    that begin in it. ``checkpoint(kind, number)`` returns the checkpoint of a teacher ("teacher") or of the finished
-    teachers of the chunk that begins with it ("teachers"). Raises :class:`BenchError` for overlapping or empty parts.
+    at most one chunk. One program trains all chunks for which ``find(first, last)`` is None, as many teachers at a time
+    as memory allows; a kill loses these. ``say`` gets the reason if the net cannot be one program. `stage` advances
+    once per teacher. `watched` are the public images for `settle`. `only` selects a shard: the chunks that begin in it.
+    ``checkpoint(kind, number)`` returns the checkpoint of a teacher ("teacher") or of the finished teachers of the
+    chunk that begins with it ("teachers"). Raises :class:`BenchError` for overlapping or empty parts.
     """
     check_disjoint(parts, len(images))
     if chunk < 1:
@@ -163,7 +162,7 @@ def train_teachers(
                 put(one, stored)
         show()
         missing = [one for one in chunks if one not in done]
-        for one, made in _trained_together(task, images, labels, parts, streams, missing, watched, at_once, show):
+        for one, made in _trained_together(task, images, labels, parts, streams, missing, watched, show):
             finish(one, lambda made=made: made)  # type: ignore[misc]
     # All workers fill one chunk together, so that what is kept does not depend on their number.
     for first, last in [one for one in chunks if one not in done]:
@@ -225,7 +224,6 @@ def _trained_together(
     streams: Streams,
     missing: list[tuple[int, int]],
     watched: Tensor | None,
-    at_once: int | None,
     show: Callable[[int], None],
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
     """Train the `missing` chunks, with as many teachers together as fit in memory; yield them chunk by chunk.
@@ -234,8 +232,7 @@ def _trained_together(
     """
     if not missing:
         return
-    if at_once is None:
-        at_once = fitting(task, (images.shape[1], images.shape[2], images.shape[3]), max(map(len, parts)))
+    at_once = fitting(task, (images.shape[1], images.shape[2], images.shape[3]), max(map(len, parts)))
     for run in evenly(list(range(len(missing))), max(1, at_once // (missing[0][1] - missing[0][0]))):
         numbers = [number for place in run for number in range(*missing[place])]
         made = train_together(

@@ -60,6 +60,11 @@ def streams() -> list[Streams]:
     return [Streams(3).child(f"teacher-{number}") for number in range(TEACHERS)]
 
 
+def allow(teachers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no more `teachers` than these fit the memory."""
+    monkeypatch.setattr("bench.training.ensemble.fitting", lambda *_: teachers)
+
+
 def furthest(one: Arrays, other: Arrays) -> float:
     assert list(one) == list(other)
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
@@ -71,12 +76,14 @@ def same(one: Arrays, other: Arrays, number: int) -> bool:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_one_program_trains_the_teachers_of_the_loop(data: Data, name: str) -> None:
+def test_one_program_trains_the_teachers_of_the_loop(data: Data, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels, queries, parts = data
     loop = train_teachers(task(SETTINGS[name], together=False), images, labels, parts, Streams(3))
     rounding = 1e-3 if name == "adam" else 1e-6  # Adam divides by gradients that may be tiny
     for chunk, at_once in ((10, None), (2, 2), (1, 99)):
-        found = train_teachers(task(SETTINGS[name]), images, labels, parts, Streams(3), chunk=chunk, at_once=at_once)
+        if at_once is not None:
+            allow(at_once, monkeypatch)
+        found = train_teachers(task(SETTINGS[name]), images, labels, parts, Streams(3), chunk=chunk)
         assert furthest(loop.states, found.states) < rounding
         assert torch.allclose(loop.logits(queries), found.logits(queries), atol=1e-4)
         assert np.mean(loop.labels(queries) == found.labels(queries)) > 0.99
@@ -122,9 +129,10 @@ def test_only_missing_chunks_are_trained_and_many_at_once(data: Data, monkeypatc
         return stored[first, last]
 
     def ensemble(at_once: int) -> Arrays:
+        allow(at_once, monkeypatch)
         return train_teachers(
             task(SETTINGS["published"]), images, labels, parts, Streams(3), chunk=1, keep=keep,
-            find=lambda first, last: stored.get((first, last)), at_once=at_once,
+            find=lambda first, last: stored.get((first, last)),
         ).states  # fmt: skip
 
     monkeypatch.setattr("bench.training.ensemble.train_together", watch)
@@ -140,7 +148,7 @@ def test_only_missing_chunks_are_trained_and_many_at_once(data: Data, monkeypatc
     assert trained == []
 
 
-def test_the_display_follows_a_program_of_many_teachers(data: Data) -> None:
+def test_the_display_follows_a_program_of_many_teachers(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels, _, parts = data
     shown: list[int] = []
 
@@ -148,7 +156,8 @@ def test_the_display_follows_a_program_of_many_teachers(data: Data) -> None:
         def advance(self, steps: int = 1) -> None:
             shown.append(steps)
 
-    train_teachers(task(SETTINGS["published"]), images, labels, parts, Streams(3), at_once=3, stage=Shown())
+    allow(3, monkeypatch)
+    train_teachers(task(SETTINGS["published"]), images, labels, parts, Streams(3), stage=Shown())
     assert sum(shown) == TEACHERS
     assert shown.count(1) == TEACHERS  # one after the other, although three and two of them train together
 
