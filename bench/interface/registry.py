@@ -33,7 +33,7 @@ class Registry(Generic[T]):
     listed in `broken`. Raises :class:`BenchError` on a name conflict, :class:`UnknownNameError` on an unknown name.
     """
 
-    def __init__(self, kind: str, package: str | None, group: str) -> None:
+    def __init__(self, kind: str, package: str, group: str) -> None:
         self.kind = kind
         self.broken: dict[str, str] = {}  # origin to one-line error of the plug-ins that failed to import
         self._package, self._group = package, group
@@ -84,9 +84,7 @@ class Registry(Generic[T]):
 
     def index(self) -> Mapping[str, Listed | str]:
         """Return what the package states about its own members: how they are listed, or their modules."""
-        index: Mapping[str, Listed | str] = {}
-        if self._package is not None:
-            index = importlib.import_module(self._package).INDEX
+        index: Mapping[str, Listed | str] = importlib.import_module(self._package).INDEX
         return index
 
     def _scan(self) -> dict[str, str]:

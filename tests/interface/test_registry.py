@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,7 +104,8 @@ class Entry:
 
 
 def test_broken_plugin_is_listed_and_stops_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: Registry[type] = Registry("thing", None, "bench.things")
+    monkeypatch.setitem(sys.modules, "bench.things", SimpleNamespace(INDEX={}))
+    made: Registry[type] = Registry("thing", "bench.things", "bench.things")
 
     def good() -> None:
         made.register("good", int)
