@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.core.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError
 from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float
@@ -33,8 +33,9 @@ from bench.training.divergence import check_finite, descend
 from bench.training.loop import Batches
 
 Kind = Literal["acgan", "wgan", "infogan"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
+RATES: dict[Kind, tuple[float, float]] = {"acgan": (2e-4, 2e-4), "wgan": (5e-5, 5e-5), "infogan": (1e-3, 2e-4)}
+"""Learning rates of generator and critic."""
 CONTINUOUS_CODES = 2  # InfoGAN, appendix C.1 (MNIST).
 CLIP = 0.01  # Largest absolute weight of a WGAN's critic.
 
@@ -44,23 +45,13 @@ class GanSettings:
     """Training settings of a GAN; learning rates and losses are its paper's.
 
     `steps` counts generator steps; a WGAN takes `critic_steps` batches for each. `width` is the number of maps at half
-    the image size, doubled at a quarter. `noise_size` None is the paper's: 62 for InfoGAN, else 100. `rate_scale`
-    multiplies the paper's rates for shorter training: a WGAN's 5e-5 changes little in a few hundred steps.
+    the image size, doubled at a quarter.
     """
 
     steps: int
     batch_size: int = 64
     width: int = 64
-    noise_size: int | None = None
     critic_steps: int = 5
-    rate_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 2:
-            raise BenchError(f"batch normalisation needs a batch_size of at least 2, not {self.batch_size}.")
-        counts = (self.steps, self.width, self.critic_steps, self.noise_size or 1)
-        if min(counts) < 1 or not self.rate_scale > 0:
-            raise BenchError("steps, width, critic_steps, noise_size and rate_scale of a GAN must be positive.")
 
 
 class GanGenerator(nn.Module):
@@ -148,11 +139,11 @@ def train_gan(
 
     Attach no epsilon to the result: see the module. `images` (n, channels, height, width) is uint8 or float in [0, 1],
     at least 8x8; only ``acgan`` learns from `labels`, int64 (n,); `classes` is also InfoGAN's number of categories. All
-    randomness comes from `generator`. The caller clears `checkpoint`. Raises :class:`BenchError` for an unknown kind,
-    fewer than two images, too small ones, or labels of another length or outside 0..classes - 1, and NotFiniteError if
-    a loss is not finite.
+    randomness comes from `generator`. The caller clears `checkpoint`. Raises :class:`BenchError` for fewer than two
+    images or too small ones, and NotFiniteError if a loss is not finite.
     """
-    _check(kind, images, labels, classes)
+    if len(images) < 2 or min(images.shape[2:]) < 8:
+        raise BenchError(f"a GAN needs two images of 8x8 pixels or more, not {tuple(images.shape)}.")
     device = torch.device(device)
     with seeded(generator, device):
         game = Game(kind, images.shape[1:], classes, settings, device)
@@ -178,17 +169,6 @@ def train_gan(
     return game.generator.eval()
 
 
-def _check(kind: str, images: Tensor, labels: Tensor, classes: int) -> None:
-    if kind not in KINDS:
-        raise UnknownNameError("GAN", kind, KINDS)
-    if images.ndim != 4 or len(images) < 2 or min(images.shape[2:]) < 8:
-        raise BenchError(f"a GAN needs two images of 8x8 pixels or more, not {tuple(images.shape)}.")
-    if labels.shape != images.shape[:1]:
-        raise BenchError(f"a GAN needs a label for each of {len(images)} images, not {tuple(labels.shape)}.")
-    if classes < 2 or int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise BenchError(f"the labels of a GAN's images must be whole numbers below its {classes} classes, 2 or more.")
-
-
 class Game:
     """Generator and critic of one training, with their optimisers."""
 
@@ -199,16 +179,14 @@ class Game:
         self.kind, self.classes = kind, classes
         categories = 0 if kind == "wgan" else classes
         codes = CONTINUOUS_CODES if kind == "infogan" else 0
-        plain = settings.noise_size or (62 if kind == "infogan" else 100)
+        plain = 62 if kind == "infogan" else 100
         self.generator = GanGenerator(image, plain, categories, codes, width=settings.width)
         self.critic = _Critic(image, settings.width, categories + codes, 128 if kind == "infogan" else 0)
         for net in (self.generator, self.critic):
             net.apply(_start)
             net.to(device).train()
-        rates = {"acgan": (2e-4, 2e-4), "wgan": (5e-5, 5e-5), "infogan": (1e-3, 2e-4)}[kind]
         self.optimizers: list[torch.optim.Optimizer] = []
-        for part, rate in zip((self.generator, self.critic), rates, strict=True):
-            rate *= settings.rate_scale
+        for part, rate in zip((self.generator, self.critic), RATES[kind], strict=True):
             if kind == "wgan":
                 self.optimizers.append(torch.optim.RMSprop(part.parameters(), rate))
             else:

@@ -133,7 +133,7 @@ def test_fit_goes_on_with_images_that_no_memory_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["acgan", "wgan", "infogan"])
 def test_gans_go_on_to_the_byte(kind: Any, tmp_path: Path) -> None:
     images, labels = blobs(13)
-    settings = GanSettings(steps=6, batch_size=4, width=4, noise_size=4, critic_steps=2)
+    settings = GanSettings(steps=6, batch_size=4, width=4, critic_steps=2)
 
     def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
         return train_gan(kind, images, labels, CLASSES, settings, seed(1), stage=stage, checkpoint=saved)
