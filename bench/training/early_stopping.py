@@ -24,12 +24,6 @@ class Settle:
     every: int = 100
     share: float = 0.002
 
-    def __post_init__(self) -> None:
-        if self.looks < 1 or self.every < 1:
-            raise BenchError(f"settle needs at least one look and one step, not {self.looks} and {self.every}.")
-        if not 0.0 <= self.share < 1.0:
-            raise BenchError(f"the share of labels that may change must lie in [0, 1), not {self.share}.")
-
 
 class Settling:
     """Tracks the labels of the same public images by one or more nets, and which nets have settled."""

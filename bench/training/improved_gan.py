@@ -41,10 +41,6 @@ class ImprovedGANSettings:
     """Decay of the student's average, warmed up as in ``FitSettings``; the published one starts from zero."""
     start_images: int = 500  # images for the data-dependent initialisation of weight-normed layers; 0: none
 
-    def __post_init__(self) -> None:
-        if not self.epochs > 0 or self.batch_size < 2 or not (math.isfinite(self.lr) and self.lr > 0):
-            raise BenchError("the improved GAN needs epochs > 0, batch_size >= 2 and a positive finite lr.")
-
     def total_steps(self, unlabelled: int) -> int:
         """Return the number of steps (one of each net) for this number of `unlabelled` images."""
         return max(1, round(self.epochs * max(1, unlabelled // self.batch_size)))
