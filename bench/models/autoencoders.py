@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.core.errors import BenchError
 from bench.models.generators import DataFreeGenerator
 from bench.models.layers import normalise
 
@@ -18,10 +17,8 @@ class VAE(nn.Module):
     """
 
     def __init__(self, channels: int, height: int, width: int, latent: int = 32, units: int = 64) -> None:
-        """Raise BenchError for `latent` outside 1..1024 or images below 4x4."""
+        """Raise BenchError for images below 4x4."""
         super().__init__()
-        if not 1 <= latent <= 1024:
-            raise BenchError(f"the autoencoder takes codes of 1 to 1024 values, not {latent}.")
         self.latent = latent
         self.decoder = DataFreeGenerator(channels, height, width, latent, units)
         body = nn.Sequential(
