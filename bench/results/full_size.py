@@ -51,24 +51,18 @@ def with_full_size(
     rest = without_full_size(audit)
     left = _has_error_left(audit)
     kept = [bound for bound in bounds if bound.exact or left]
-    pairs = [*rest.pairs, *kept]
     ran_at = f"{ADDED}, at commit {ran.git_commit or 'unknown'}{', changed' * bool(ran.git_dirty)}"
     said = [note + _SPENT * (not left) for note in notes] or [ran_at + _SPENT * (len(kept) < len(bounds))]
-    return rest.model_copy(
-        update={
-            "pairs": pairs, "epsilon": max((bound.epsilon for bound in pairs), default=None),
-            "bypassed": rest.bypassed or bypassed, "notes": [*rest.notes, *said],
-        }
-    )  # fmt: skip
+    return _changed(rest, [*rest.pairs, *kept], rest.bypassed or bypassed, [*rest.notes, *said])
 
 
 def without_full_size(audit: AuditRecord) -> AuditRecord:
     """Return `audit` as it would be without its pair at full size, and without notes on that."""
     pairs = [bound for bound in audit.pairs if bound.instrument is not Instrument.FULL_SIZE]
-    return audit.model_copy(
-        update={
-            "pairs": pairs, "epsilon": max((bound.epsilon for bound in pairs), default=None),
-            "bypassed": "" if audit.bypassed.startswith(_OWN) else audit.bypassed,
-            "notes": [note for note in audit.notes if not note.startswith((NO_FULL_SIZE, ADDED))],
-        }
-    )  # fmt: skip
+    notes = [note for note in audit.notes if not note.startswith((NO_FULL_SIZE, ADDED))]
+    return _changed(audit, pairs, "" if audit.bypassed.startswith(_OWN) else audit.bypassed, notes)
+
+
+def _changed(audit: AuditRecord, pairs: list[PairBound], bypassed: str, notes: list[str]) -> AuditRecord:
+    epsilon = max((bound.epsilon for bound in pairs), default=None)
+    return audit.model_copy(update={"pairs": pairs, "epsilon": epsilon, "bypassed": bypassed, "notes": notes})
