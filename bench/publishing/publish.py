@@ -26,13 +26,12 @@ from bench.reports.pages import gather, write_pages
 from bench.reports.summary import BEGIN
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.merge import content_of
-from bench.results.pictures import picture_file, read_picture
+from bench.results.pictures import SIGNATURE, picture_file, read_picture
 from bench.results.record import Record, Status, parse_record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
 
 _FOLDERS = ("records", "audits", "attacks", "released")
-_PNG = b"\x89PNG\r\n\x1a\n"
 MACHINE = ("packages", "python", "platform", "processor", "device")  # provenance fields that may change the arithmetic
 
 
@@ -253,7 +252,7 @@ class _Work:
         except (OSError, ValueError):
             problems.append("its image grid is not there. Run the cell again with --reuse none.")
             return None
-        if hashlib.sha256(data).hexdigest() != record.image_grid.sha256 or not data.startswith(_PNG):
+        if hashlib.sha256(data).hexdigest() != record.image_grid.sha256 or not data.startswith(SIGNATURE):
             problems.append("its image grid differs from the one that it names. Run the cell again with --reuse none.")
             return None
         return data

@@ -9,7 +9,7 @@ from bench.results.attack_record import AttackRecord
 
 LARGEST_PICTURE = 256 << 10
 """Limit on the bytes of a published picture."""
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"gAMA", b"sRGB", b"pHYs", b"IDAT", b"IEND"})
 
 
@@ -28,9 +28,9 @@ def read_picture(home: Path, attack: AttackRecord) -> bytes:
     if not file:
         raise ValueError("the record names no picture")
     data = read_plain(home / file, LARGEST_PICTURE)
-    if not data.startswith(_SIGNATURE):
+    if not data.startswith(SIGNATURE):
         raise ValueError("not a PNG file")
-    place, names = len(_SIGNATURE), list[bytes]()
+    place, names = len(SIGNATURE), list[bytes]()
     while place < len(data) and names[-1:] != [b"IEND"]:
         names.append(data[place + 4 : place + 8])
         place += 12 + int.from_bytes(data[place : place + 4], "big")  # length, name, content, checksum
