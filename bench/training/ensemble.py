@@ -126,8 +126,6 @@ def train_teachers(
     chunk that begins with it ("teachers"). Raises :class:`BenchError` for overlapping or empty parts.
     """
     check_disjoint(parts, len(images))
-    if chunk < 1:
-        raise BenchError(f"chunk must be at least 1, not {chunk}.")
     shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
     starts = [first for first in range(0, len(parts), chunk) if only is None or first in only]
     chunks = [(first, min(first + chunk, len(parts))) for first in starts]
