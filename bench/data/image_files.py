@@ -117,13 +117,13 @@ class FileRecords(Records):
         self.half, self.kept = half, kept
         self.labels, self.shape = np.asarray(half.labels, dtype=np.int64), shape
 
-    def listed(self, positions: NDArray[np.int64]) -> list[ListedFile]:
-        """Return path, size and time of each of the files at `positions`."""
+    def listed(self, position: int) -> ListedFile:
+        """Return path, size and time of the file at `position`."""
         half = self.half
-        return [(half.base / half.files[i], *half.stamps[i].tolist()) for i in positions.tolist()]
+        return half.base / half.files[position], *half.stamps[position].tolist()
 
     def _read(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
-        files = self.listed(positions)
+        files = [self.listed(position) for position in positions.tolist()]
         check_listed(files, self.kept)
         return decode_many([path for path, *_ in files], self.shape)
 

@@ -167,17 +167,20 @@ def _opened(root: Path, store: str) -> Mapping:
 def _make(target: Path, tag: str, halves: tuple[FileRecords, FileRecords], order: Indices, progress: Progress) -> None:
     """Decode all images into `target`, resuming where a killed process stopped."""
     records, shape = len(order), halves[0].shape
-    partial = target.parent / f".{target.name}.partial"
+    border, partial = len(halves[0]), target.parent / f".{target.name}.partial"
+
+    def file_at(pooled: int) -> ListedFile:
+        return halves[0].listed(pooled) if pooled < border else halves[1].listed(pooled - border)
+
     about = {"tag": tag, "shape": list(shape), "order": hashlib.sha256(order.tobytes()).hexdigest()}
     with storage_errors(target), owner_only(True):
         _prepare(partial, about, records, shape)
         shutil.rmtree(target, ignore_errors=True)  # it is of other files, or damaged
-        border = len(halves[0])
         for _ in range(2):
             digests = np.lib.format.open_memmap(partial / "digests.npy", mode="r+")
             missing = np.flatnonzero(~digests.any(axis=1))
             jobs = (
-                (partial, rows, _files(halves, border, order[rows]), shape, halves[0].kept)
+                (partial, rows, [file_at(one) for one in order[rows].tolist()], shape, halves[0].kept)
                 for rows in np.split(missing, range(CHUNK, len(missing), CHUNK))
                 if len(rows)
             )
@@ -218,13 +221,6 @@ def _prepare(partial: Path, about: dict[str, Any], records: int, shape: tuple[in
     for name, each in (("images", shape), ("digests", (DIGEST,))):
         np.lib.format.open_memmap(partial / f"{name}.npy", mode="w+", dtype=np.uint8, shape=(records, *each))
     (partial / "about.json").write_text(text)
-
-
-def _files(halves: tuple[FileRecords, FileRecords], border: int, pooled: Indices) -> list[ListedFile]:
-    return [
-        halves[0].listed(np.array([one]))[0] if one < border else halves[1].listed(np.array([one - border]))[0]
-        for one in pooled.tolist()
-    ]
 
 
 def _entry(path: Path) -> dict[str, Any]:
