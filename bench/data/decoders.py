@@ -25,6 +25,7 @@ from bench.storage.array_store import Blocks
 
 Decode = Callable[[Path], Mapping[str, Blocks]]
 
+CIFAR10 = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
@@ -93,9 +94,7 @@ def cifar_rows(raw: bytes, name: str, label_bytes: int) -> tuple[NDArray[np.uint
 
 def cifar10_binary(folder: Path) -> Mapping[str, Blocks]:
     """Decode the owner's binary version: ``data_batch_1.bin`` to ``5``, ``test_batch.bin``."""
-    names = [f"data_batch_{i}.bin" for i in range(1, 6)]
-    parts = [cifar_rows(read_raw(folder, name), name, 1) for name in names]
-    test = cifar_rows(read_raw(folder, "test_batch.bin"), "test_batch.bin", 1)
+    *parts, test = (cifar_rows(read_raw(folder, name), name, 1) for name in CIFAR10)
     return _arrays(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), *test)
 
 
