@@ -98,16 +98,15 @@ def opened(into: Path) -> Iterator[None]:
 
 
 def examine(
-    runs: Sequence[Path], into: Path, *, replace: bool = False, calibrations: Calibrations | None = None,
-    progress: Progress | None = None,
-) -> Publication:  # fmt: skip
+    runs: Sequence[Path], into: Path, *, replace: bool = False, progress: Progress | None = None
+) -> Publication:
     """Return what publishing `runs` would change on the board in `into`, without writing.
 
     `replace` lets records replace published ones with other content. Raises :class:`BenchError` if a run directory is
     absent, of another layout, or without records.
     """
     progress = progress or Progress()
-    work = _Work(into, replace, calibrations or Calibrations())
+    work = _Work(into, replace)
     listed = {run: _records_in(run) for run in runs}
     with progress.stage("records", sum(map(len, listed.values()))) as stage:
         for run, paths in listed.items():
@@ -133,9 +132,9 @@ def _records_in(run: Path) -> list[Path]:
 class _Work:
     """State of one examination: published records, new ones, and findings."""
 
-    def __init__(self, into: Path, replace: bool, calibrations: Calibrations) -> None:
+    def __init__(self, into: Path, replace: bool) -> None:
         self.found = Publication()
-        self._into, self._replace, self._calibrations = into, replace, calibrations
+        self._into, self._replace, self._calibrations = into, replace, Calibrations()
         self._board, self._audits = self.found.board, self.found.audits
         self._own: dict[tuple[Path, str], Record] = {}  # examined records by run directory and key
         self._out: set[str] = set()  # keys of failed or refused records
