@@ -13,10 +13,9 @@ from torch.nn import functional
 from bench.core.progress import SILENT, Stage
 from bench.core.transforms import shifted
 from bench.models.build import features_and_logits
-from bench.models.generators import DataFreeGenerator
+from bench.models.generators import DataFreeGenerator, Generator
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite, descend
-from bench.training.gan import GanGenerator
 
 Reading = Literal["dafl", "printed"]
 """Reading of the two terms that the papers print differently from DAFL's code; see :func:`generator_terms`."""
@@ -93,9 +92,8 @@ def train_generator(
 
 @torch.no_grad()
 def generate(
-    net: DataFreeGenerator | GanGenerator, count: int, generator: torch.Generator, device: torch.device | str = "cpu",
-    at_once: int = 500,
-) -> Tensor:  # fmt: skip
+    net: Generator, count: int, generator: torch.Generator, device: torch.device | str = "cpu", at_once: int = 500
+) -> Tensor:
     """Return `count` images of `net` from fresh noise, uint8 (count, channels, height, width)."""
     sizes = [min(at_once, count - done) for done in range(0, count, at_once)]
     batches = [net(net.noise(size, generator, device)) for size in sizes]

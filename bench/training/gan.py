@@ -27,6 +27,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded
 from bench.core.transforms import as_float
+from bench.models.generators import Generator
 from bench.models.layers import Normalise
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite, descend
@@ -54,8 +55,8 @@ class GanSettings:
     critic_steps: int = 5
 
 
-class GanGenerator(nn.Module):
-    """A DCGAN generator with the interface of :class:`bench.models.generators.DataFreeGenerator`.
+class GanGenerator(Generator):
+    """A DCGAN generator.
 
     Its input (n, `noise_size`) is `plain` noise, a one-hot label of `classes` (0: none), `codes` values in [-1, 1].
     """
@@ -63,11 +64,9 @@ class GanGenerator(nn.Module):
     def __init__(
         self, shape: tuple[int, int, int], plain: int, classes: int = 0, codes: int = 0, *, width: int = 64
     ) -> None:
-        super().__init__()
         channels, high, wide = shape
-        self.shape, self.plain, self.classes, self.codes = shape, plain, classes, codes
-        self.noise_size = plain + classes + codes
-        self.low = (2 * width, math.ceil(high / 4), math.ceil(wide / 4))
+        super().__init__(shape, plain + classes + codes, (2 * width, math.ceil(high / 4), math.ceil(wide / 4)))
+        self.plain, self.classes, self.codes = plain, classes, codes
         self.project = nn.Linear(self.noise_size, math.prod(self.low), bias=False)
         self.net = nn.Sequential(
             nn.BatchNorm2d(2 * width), nn.ReLU(),
