@@ -297,11 +297,8 @@ def predict(
             found: Tensor = model(batch)
         return found.float().cpu()
 
-    starts = range(0, len(images), batch_size)
-    parts = in_equal_batches(logits, images, batch_size) if by_record else (
-        logits(images[start : start + batch_size]) for start in starts
-    )  # fmt: skip
-    found = list(parts)
+    batches = (images[start : start + batch_size] for start in range(0, len(images), batch_size))
+    found = list(in_equal_batches(logits, images, batch_size) if by_record else map(logits, batches))
     model.train(training)
     return torch.cat(found) if found else torch.empty(0, int(getattr(model, "num_classes", 0)))
 
