@@ -15,7 +15,7 @@ from bench.data import celeba, text
 from bench.data import decoders as formats
 from bench.data.decoders import Decode
 from bench.data.image_folder import PublicFolderLoader
-from bench.data.loaders import StoredLoader, View, Way, chosen_view
+from bench.data.loaders import StoredLoader, View, Way, chosen_view, plain_view
 from bench.data.spec import DatasetSpec, LabelledSpec
 from bench.storage.archives import extract, only
 from bench.storage.array_store import Blocks, revision_of
@@ -196,11 +196,8 @@ def _spec(name: str, entry: dict[str, Any], whole: DatasetSpec | None) -> Datase
             ways, layout = _medmnist(kind, md5, shape[0]), f"the file {kind}.npz of MedMNIST v2, 28 x 28 pixels"
         else:
             ways = WAYS[entry.get("store", name)]
-        loader = StoredLoader(ways, pinned, layout=layout)
-        if part:
-            loader = StoredLoader(ways, pinned, classes_view(*part), layout, whole)
-        elif name in celeba.VIEWS:
-            loader = StoredLoader(ways, pinned, celeba.VIEWS[name], layout)
+        view = classes_view(*part) if part else celeba.VIEWS.get(name, plain_view)
+        loader = StoredLoader(ways, pinned, view, layout, whole if part else None)
     if labelled := entry.pop("labelled", None):
         labelled = LabelledSpec(**{"records": None, **labelled, "shape": tuple(labelled["shape"])})
     counts = {"train_records": None, "test_records": None, **entry}
