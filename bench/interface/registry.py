@@ -114,9 +114,8 @@ class Registry(Generic[T]):
         loaded = [
             name
             for name, member in self.members.items()
-            if (module := sys.modules.get(getattr(member, "__module__", ""))) is not None
-            and getattr(module, "__file__", None)
-            and Path(str(module.__file__)).resolve() == path.resolve()
+            if (file := getattr(sys.modules.get(getattr(member, "__module__", "")), "__file__", None))
+            and Path(file).resolve() == path.resolve()
         ]
         if len(loaded) == 1:  # a project file, or a file loaded before
             return self.members[loaded[0]]
