@@ -140,7 +140,7 @@ def record_tables(record: Record) -> dict[str, list[Table]]:
     tables = {"Cell": [Table("Target and result", ("what", "value"), tuple(_about(record)))]}
     if record.privacy is not None:
         tables["Epsilons"] = _epsilon_tables(record.privacy)
-        tables["Ledger"] = [ledger_table(record.privacy)]
+        tables["Ledger"] = [ledger_table(record.privacy.events_text)]
     tables["Settings"] = [_settings(record)]
     tables["Provenance"] = [_provenance(record.provenance)]
     return tables
@@ -258,13 +258,9 @@ RISK_WORDS = (
 """The bounds of a risk in words, in their order."""
 
 
-def ledger_table(privacy: Privacy) -> Table:
-    """Return the events of a ledger; equal events share one row with their count."""
-    return _ledger_table(privacy.events_text)
-
-
 @lru_cache(maxsize=64)  # the seeds of a row often have equal events
-def _ledger_table(events: str) -> Table:
+def ledger_table(events: str) -> Table:
+    """Return the `events` of a ledger (JSON); equal events share one row with their count."""
     rows = tuple(
         (f"{event.get('times', 1):,} ×", str(event.get("kind", "")),
          words({k: v for k, v in event.items() if k not in ("kind", "times")}))

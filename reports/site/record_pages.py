@@ -192,7 +192,7 @@ def method_parts(record: Record | None) -> Parts:
     if record is None or record.privacy is None:
         return {}
     epsilons = record_tables(record)["Epsilons"]
-    return {"Epsilons of one run": epsilons, "Ledger of one run": [ledger_table(record.privacy)]}
+    return {"Epsilons of one run": epsilons, "Ledger of one run": [ledger_table(record.privacy.events_text)]}
 
 
 def method_texts(name: str) -> tuple[str, ...]:

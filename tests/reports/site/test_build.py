@@ -256,7 +256,7 @@ def test_ledger_folds_events_that_repeat() -> None:
     events = [{"kind": "gaussian", "sigma": 1.0, "times": 300}, {"kind": "lnmax", "gamma": 0.1}]
     one = one.model_copy(update={"privacy": one.privacy.model_copy(update={"events": events})})
     assert one.privacy is not None
-    rows = ledger_table(one.privacy).rows
+    rows = ledger_table(one.privacy.events_text).rows
     assert rows == (("300 ×", "gaussian", "sigma 1.0"), ("1 ×", "lnmax", "gamma 0.1"))
 
 
