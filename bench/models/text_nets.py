@@ -98,11 +98,7 @@ class TextCNN(TwoPartNet):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits of `features` (n, filters), or with `pre_logits` the last hidden layer."""
-        hidden: Tensor = self.hidden(features)
-        if pre_logits:
-            return hidden
-        logits: Tensor = self.head(hidden)
-        return logits
+        return super().forward_head(self.hidden(features), pre_logits)
 
 
 @register_own

@@ -28,8 +28,7 @@ class _AlexNet(TwoPartNet):
         return maps
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        hidden: Tensor = self.classifier[:-1](self.avgpool(features).flatten(1))
-        return hidden if pre_logits else self.get_classifier()(hidden)
+        return super().forward_head(self.classifier[:-1](self.avgpool(features).flatten(1)), pre_logits)
 
 
 class _Chain(TwoPartNet):
