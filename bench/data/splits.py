@@ -193,9 +193,8 @@ def map_images(loaded: Loaded, progress: Progress = silent) -> Loaded:
         return loaded
     usual = split(loaded)
     chosen = np.concatenate([usual.private, usual.public, usual.test])
-    left = np.ones(len(loaded.train) + len(loaded.test), dtype=np.bool_)
-    left[chosen] = False
-    return mapped(loaded, np.concatenate([chosen, np.flatnonzero(left)]), progress)
+    left = np.setdiff1d(np.arange(len(loaded.train) + len(loaded.test)), chosen)
+    return mapped(loaded, np.concatenate([chosen, left]), progress)
 
 
 def _mapped_piece(loaded: Loaded, which: Indices) -> torch.Tensor | None:
