@@ -49,14 +49,12 @@ class Contender:
         if apart is not None:
             lead = float(apart.mean())
             over_records = min(over_records, _over_pairs(apart))
-        over_seeds = 2 * stdtrit(spread.freedom, level) ** 2 * spread.variance / self.seeds
-        return bool(lead > math.sqrt(ndtri(level) ** 2 * over_records + over_seeds))
+        return bool(lead > math.sqrt(ndtri(level) ** 2 * over_records + 2 * _over_seeds(spread, level) / self.seeds))
 
     def gap(self, spread: SeedSpread, rivals: int) -> float:
         """Return the smallest lead that is significant by :meth:`leads` over a row whose answers are not known."""
         level = _level(rivals)
-        over_seeds = stdtrit(spread.freedom, level) ** 2 * spread.variance / self.seeds
-        return math.sqrt(2 * (ndtri(level) ** 2 * self._over_records() + over_seeds))
+        return math.sqrt(2 * (ndtri(level) ** 2 * self._over_records() + _over_seeds(spread, level) / self.seeds))
 
     def _over_records(self) -> float:
         # Agresti and Coull's share, so that an accuracy of 1 is not certain.
@@ -66,6 +64,11 @@ class Contender:
 
 def _level(rivals: int) -> float:
     return 1 - (1 - CONFIDENCE) / max(rivals, 1)
+
+
+def _over_seeds(spread: SeedSpread, level: float) -> float:
+    """Return the square of one seed's distance from the mean that is exceeded with a probability of 1 - `level`."""
+    return float(stdtrit(spread.freedom, level) ** 2 * spread.variance)
 
 
 def _over_pairs(apart: NDArray[np.float64]) -> float:
@@ -91,7 +94,7 @@ def difference(one: Contender, other: Contender) -> Difference:
     """
     level, squares, apart = 0.5 + CONFIDENCE / 2, 0.0, one.apart(other)
     for each in (one, other):
-        squares += stdtrit(each.spread.freedom, level) ** 2 * each.spread.variance / each.seeds
+        squares += _over_seeds(each.spread, level) / each.seeds
         squares += ndtri(level) ** 2 * each._over_records() * (apart is None)
     if apart is None:
         return Difference(one.mean - other.mean, math.sqrt(squares), 0)
@@ -103,16 +106,18 @@ def rank_groups(contenders: Sequence[Contender]) -> tuple[list[tuple[int, int]],
     """Return the first and last rank of each contender's group, and the lead that the first needs over the others.
 
     `contenders` are in descending order of their means. A group ends before the first row that some row of the group
-    leads significantly; the variance of a row's seeds is its own, or, where that is larger, the one pooled over the
-    rows up to it. The truly best method misses the first group with a probability of at most 5% if its
+    leads significantly; the spread of a row's seeds is its own or the one pooled over the rows up to it, whichever
+    makes leads less significant. The truly best method misses the first group with a probability of at most 5% if its
     seeds differ no more than those of the rows above it; a method whose seeds differ more needs more seeds to show its
     rank. For pairs of rows with known answers, smaller leads are significant.
     """
     rivals, starts, group = len(contenders) - 1, list[int](), list[tuple[Contender, SeedSpread]]()
+    level = _level(rivals)
     squares, freedom, needed = 0.0, 0, 0.0
     for number, one in enumerate(contenders):
         squares, freedom = squares + one.spread.variance * one.spread.freedom, freedom + one.spread.freedom
-        spread = max(one.spread, SeedSpread(squares / freedom, freedom))
+        # Not the larger variance: a pooled one has more degrees of freedom, so that a wider row above could help.
+        spread = max(one.spread, SeedSpread(squares / freedom, freedom), key=lambda spread: _over_seeds(spread, level))
         if not group or any(above.leads(one, wide, rivals) for above, wide in group):
             starts.append(number)
             group = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.metrics.intervals import SeedSpread, accuracy_interval, seed_spread
@@ -66,6 +66,7 @@ ROWS = st.lists(st.tuples(st.floats(0.05, 0.99), st.floats(0, 0.2)), min_size=2,
 
 @settings(max_examples=40, deadline=None)
 @given(ROWS, st.integers(0, 5), st.floats(0, 0.3))
+@example([(0.75, 0.0), (0.5, 0.0625), (0.5, 0.0625), (0.5, 0.0625), (0.25, 0.0)], 1, 0.125)
 def test_a_wider_interval_never_helps_a_row(rows: list[tuple[float, float]], which: int, wider: float) -> None:
     which %= len(rows)
 
