@@ -8,6 +8,7 @@ the layer by torch.func or, if that fails, of each example alone.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -311,8 +312,9 @@ def _one_by_one(call: _Call, flows: list[Tensor | None]) -> dict[Tensor, Gradien
 
 def _is_short(layer: nn.Linear, flow: Tensor) -> bool:
     """Return whether gradients of low rank take fewer operations than formed ones, which also fill more memory."""
-    length = flow[0].numel() // layer.out_features if len(flow) else 1
-    return flow.dim() == 2 or length * (layer.in_features + layer.out_features) < layer.weight.numel()
+    if flow.dim() < 3:
+        return flow.dim() == 2
+    return math.prod(flow.shape[1:-1]) * (layer.in_features + layer.out_features) < layer.weight.numel()
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:

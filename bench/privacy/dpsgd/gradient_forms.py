@@ -93,9 +93,9 @@ def _norms_of_sequences(left: Tensor, right: Tensor) -> Tensor:
     """
     length, width = left.shape[1], left.shape[2] + right.shape[2]
     with arithmetic("float32", left.device):
-        squares = (left @ left.mT).mul_(right @ right.mT).sum(2).double().sum(1)
-    sizes = ((left.norm(dim=2) + _TINY) * (right.norm(dim=2) + _TINY)).double().sum(1)
-    bounds = (squares.abs() + (width + length + 8) * 2.0**-23 * sizes.square()).sqrt() + length * 2.0**-23 * sizes
+        squares = (left @ left.mT).double().mul_(right @ right.mT).sum((1, 2))
+    sizes = ((left.norm(dim=2).double() + _TINY) * (right.norm(dim=2).double() + _TINY)).sum(1)
+    bounds = (squares.abs() + (width + 8) * 2.0**-23 * sizes.square()).sqrt() + length * 2.0**-23 * sizes
     found: Tensor = bounds.to(left.dtype)
     return found
 
