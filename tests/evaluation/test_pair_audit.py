@@ -235,6 +235,22 @@ def test_slow_runs_leave_time_for_transcripts_that_count_and_for_no_releases(mon
     assert now[0] <= 600 + 30
 
 
+def test_a_slow_start_of_the_processes_is_not_a_slow_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run waits 20 s for its process, then each takes a tenth of a second."""
+    now, losses = [0.0], gaussian(1.0, np.random.default_rng(0))
+    monkeypatch.setattr("bench.evaluation.audit.pair_audit.time.monotonic", lambda: now[0])
+
+    def timed(*given: object) -> Transcript:
+        now[0] += 0.1 if now[0] else 20.0
+        return losses(*given)
+
+    for pairs in (PAIRS, PAIRS[:1]):
+        now[0] = 0.0
+        found, _ = audited(told_apart, timed, pairs=pairs, minutes=2.0)
+        assert {bound.instrument for bound in found.bounds} == {Instrument.RELEASE, Instrument.TRANSCRIPT}
+        assert found.notes == ()
+
+
 def test_the_pair_with_the_largest_losses_is_audited_by_its_larger_direction() -> None:
     def give(pair: str, swapped: bool, tilt: float, delta: float) -> Transcript:
         losses = gaussian(4.0 if swapped else 2.0, np.random.default_rng())

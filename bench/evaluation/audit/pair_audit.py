@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,20 +88,24 @@ class _Bench:
     place: MethodPlace | type[Method]
     name: str
     until: float = math.inf
+    later: tuple[float, float] = (math.inf, math.inf)  # seconds for releases, and the end without them
     ended: list[float] = field(default_factory=list)  # when each run ended that no earlier command had made
 
     def more(self) -> bool:
         return time.monotonic() < self.until
+
+    def pace(self) -> float:
+        """Return the least seconds between the ends of runs, without the start of the processes; 0 if too few ended."""
+        gaps = zip(self.ended, self.ended[self.plan.workers :], strict=False)
+        return min((after - before for before, after in gaps), default=0.0) / self.plan.workers
 
     @contextmanager
     def choosing(self) -> Iterator[None]:
         """Leave time for the runs that count after those inside the block."""
         until, now = self.until, time.monotonic()
         self.until = now + CHOICE_SHARE * (until - now)
-        try:
-            yield
-        finally:
-            self.until = until
+        yield
+        self.until = until
 
     def depends(self, pair: WorstPair) -> list[Any]:
         # Reuse runs only to resume the same command: another command would test the same runs again without correction.
@@ -160,20 +164,10 @@ def audit_pairs(
         bench = _Bench(plan, crew, cache, progress, place or method, _named(method))
         seconds, at_full_size, notes = 60 * plan.minutes, None, list[str]()
         bench.until = begin + TRANSCRIPT_SHARE * seconds
+        bench.later = (1 - TRANSCRIPT_SHARE - FULL_SHARE) * seconds, begin + (1 - FULL_SHARE * bool(full)) * seconds
         with progress.stage("transcripts", 1):
-            with bench.choosing():
-                tried = dict(_transcripts(bench, [(pair, False, 0, 1.0) for pair in pairs]))
-            # Runs that choose the pair, the score and the threshold; a transcript takes two runs.
-            first = 2 * (TRIED * len(_small(pairs)) + PILOT - TRIED + CUT)
-            each = np.median(np.diff(bench.ended)) if len(bench.ended) > 1 else time.monotonic() - begin
-            wait = first * float(each) / 2
-            compared = wait < (1 - TRANSCRIPT_SHARE - FULL_SHARE) * seconds
-            if not compared:
-                notes.append(
-                    f"no releases were compared: the {first} runs before those that count take {wait / 60:.0f} minutes"
-                )
-                bench.until = begin + (1 - FULL_SHARE * (full is not None)) * seconds
-            by_transcript, order, bypassed = _by_transcript(bench, pairs, tried)
+            by_transcript, order, bypassed = _by_transcript(bench, pairs, notes.append)
+        compared = not notes
         bench.until = begin + seconds
         if full is not None:
             at_full_size, difference = _at_full_size(bench, full, FULL_SHARE * seconds, notes.append)
@@ -235,10 +229,12 @@ def _at_full_size(
 
 
 def _by_transcript(
-    bench: _Bench, pairs: Sequence[WorstPair], found: Mapping[int, Transcript]
+    bench: _Bench, pairs: Sequence[WorstPair], note: Callable[[str], None]
 ) -> tuple[PairBound | None, list[WorstPair], str]:
-    """Return the bound, the pairs by descending loss, and any bypass; `found` has a run on each that was tried."""
+    """Return the bound, the pairs by descending loss, and any bypass; `note` that no releases will be compared."""
     delta = bench.plan.delta
+    with bench.choosing():
+        found = dict(_transcripts(bench, [(pair, False, 0, 1.0) for pair in pairs]))
     bypassed = next((run.difference for run in found.values() if run.difference), "")
     shown = {number: run.size if run.exact is None else max(run.exact) for number, run in found.items()}
     exact = any(run.exact for run in found.values())
@@ -257,6 +253,11 @@ def _by_transcript(
     sure = found[order[0]].size > SURE
     with bench.choosing():
         swapped, tilt = (False, 0.0) if sure else _tilt(bench, ranked[0])
+    # Runs that choose the pair, the score and the threshold; a transcript takes two runs.
+    first = 2 * (TRIED * len(_small(pairs)) + PILOT - TRIED + CUT)
+    if (wait := first / 2 * bench.pace()) > bench.later[0]:
+        note(f"no releases were compared: the {first} runs before those that count take {wait / 60:.0f} minutes")
+        bench.until = bench.later[1]
     numbers = range(FIRST_COUNTED, FIRST_COUNTED + (TILTED if sure else TRANSCRIPTS))
     counted = [one for _, one in _transcripts(bench, [(ranked[0], swapped, number, tilt) for number in numbers])]
     if not counted:
@@ -311,9 +312,8 @@ def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
     plan = bench.plan
     confidence = 1 - (1 - plan.confidence) / (INSTRUMENTS * LOOKS)
     first_look = next((n for n in range(8, RELEASES) if _cap(n, plan.delta, confidence) > plan.target + MARGIN), None)
-    small = _small(pairs)
-    tried = {pair.name: _releases(bench, pair, range(TRIED)) for pair in small}
-    whole = [pair for pair in small if min(map(len, tried[pair.name])) >= 4]
+    tried = {pair.name: _releases(bench, pair, range(TRIED)) for pair in _small(pairs)}
+    whole = [pair for pair in _small(pairs) if min(map(len, tried[pair.name])) >= 4]
     if not whole:
         return None
     pair = max(whole, key=lambda pair: best_score(*tried[pair.name]).rank)
