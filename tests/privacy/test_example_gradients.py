@@ -232,8 +232,7 @@ def test_they_are_those_of_each_example_alone(name: str) -> None:
 
 
 def test_a_transformer_forms_no_gradients_of_its_products() -> None:
-    net = vit()
-    gradients = ExampleGradients(net)
+    gradients = ExampleGradients(net := vit())
     gradients.backward(loss_of(net(torch.rand(N, 1, 8, 8)), torch.arange(N)), N)
     found = {name for name, one in net.named_parameters() if isinstance(one.grad_sample, Outer)}
     assert {"blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight", "head.weight"} <= found
