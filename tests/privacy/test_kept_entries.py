@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bench.privacy.dpsgd.clipping import FILLED, Flat, PerLayer, TopK
+from bench.privacy.dpsgd.clipping import FILLED, Adaptive, Clipping, Flat, PerLayer, TopK
 from bench.privacy.dpsgd.dp_sgd import PROBED, DPSGDRun, train
-from bench.privacy.dpsgd.gradient_forms import Outer, keep_largest, picked
+from bench.privacy.dpsgd.gradient_forms import Outer, keep_largest, norms, picked
 
 CLIP = 0.5
 
@@ -57,20 +57,36 @@ def test_the_largest_entries_of_each_gradient_stay_and_are_clipped(kept: float) 
     torch.testing.assert_close(moved(images, kept), wanted, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("clipping", [TopK(CLIP, 0.3), Adaptive(CLIP, 0.5, 0.2, 20.0)])
 @pytest.mark.parametrize("records", [1, 3, 64, 70])
-def test_the_entries_kept_of_a_record_do_not_depend_on_the_size_of_its_batch(records: int) -> None:
+def test_what_is_decided_of_a_record_does_not_depend_on_the_size_of_its_batch(records: int, clipping: Clipping) -> None:
     """Another kernel's rounding would change near-ties among entries, so all private passes have one shape."""
     images, sizes = torch.rand(records, 1, 4, 4), []
     sums = []
     for _ in range(2):
         model = net()
         model.register_forward_hook(lambda module, given, result: sizes.append(len(given[0])))
-        run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, 1e-12, TopK(CLIP, 0.3), records, 1, records)
+        run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=1.0), cross_entropy, 1e-12, clipping, records, 1, records)
         train(model, images, torch.zeros(len(images), dtype=torch.long), run, randomness=np.random.default_rng(0))
         sums.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
         images = images.flip(0)
     assert set(sizes) - {1, PROBED} == {FILLED}
     torch.testing.assert_close(sums[0], sums[1])
+
+
+@pytest.mark.parametrize("layer", ["formed", "permuted", "rank one", "sequences"])
+def test_a_norm_does_not_depend_on_how_many_examples_of_a_pass_are_left(layer: str) -> None:
+    """A norm decides whether an example counts as clipped; the last pass holds fewer examples than were computed."""
+    drawn = torch.randn(FILLED, 70, 90)
+    whole = {
+        "formed": drawn,
+        "permuted": drawn.permute(0, 2, 1),
+        "rank one": Outer(drawn[:, :, 0], drawn[:, 0]),
+        "sequences": Outer(drawn[:, :5], drawn[:, 5:10]),
+    }[layer]
+    for count in (1, 2, 3, 7, 33):
+        part = Outer(whole.left[:count], whole.right[:count]) if isinstance(whole, Outer) else whole[:count]
+        assert torch.equal(norms(part), norms(whole)[:count])
 
 
 def test_with_all_entries_it_is_dp_sgd_to_the_byte() -> None:

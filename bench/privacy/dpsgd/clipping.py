@@ -20,8 +20,8 @@ from bench.privacy.dpsgd.example_gradients import ExampleGradients
 from bench.privacy.dpsgd.gradient_forms import Gradients, keep_largest, norms, weighted_sum, without
 
 FILLED = 64
-"""Examples in every pass if gradients keep their largest entries; the last pass is padded. Rounding depends on the pass
-size, so an absent record could otherwise change which entries of others are kept."""
+"""Examples in every pass if clipping decides by a comparison; the last pass is padded. Rounding depends on the pass size,
+so an absent record could otherwise change which entries of others are kept, or whether their gradients count as short."""
 
 
 @dataclass
@@ -190,6 +190,10 @@ class Adaptive(Clipping):
             )
         self._multipliers = multiplier, (multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5
         self._batch = batch
+
+    @property
+    def pass_size(self) -> int:
+        return FILLED
 
     @property
     def sensitivity(self) -> float:
