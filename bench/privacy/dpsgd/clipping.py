@@ -20,8 +20,8 @@ from bench.privacy.dpsgd.example_gradients import ExampleGradients
 from bench.privacy.dpsgd.gradient_forms import Gradients, keep_largest, norms, weighted_sum, without
 
 FILLED = 64
-"""Examples in every pass if clipping decides by a comparison; the last pass is padded. Rounding depends on the pass size,
-so an absent record could otherwise change which entries of others are kept, or whether their gradients count as short."""
+"""Examples in every pass if clipping decides by a comparison; the last pass is padded. Rounding depends on the pass
+size, so an absent record could otherwise change which entries of others are kept, or who counts as unclipped."""
 
 
 @dataclass
