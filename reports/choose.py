@@ -175,14 +175,14 @@ def _with_less(every: Sequence[BoardRow], wanted: Wanted, first: BoardRow) -> It
 def _nothing(every: Sequence[BoardRow], wanted: Wanted, name: str) -> str:
     relaxed = [("--time", replace(wanted, seconds=math.inf)), ("--public-data none", replace(wanted, public=True))]
     options = [option for option, other in relaxed if other != wanted and ranked(every, other)]
-    least = min((row.replace_one for row in ranked(every, replace(wanted, eps=BUDGETS[-1]))), default=math.inf)
+    spent = sorted({row.replace_one for row in every if row.replace_one < math.inf})
+    least = next((eps for eps in spent if ranked(every, replace(wanted, eps=eps))), math.inf)
     said = f"no ranked row on {name} (unit {wanted.unit}) is within this budget."
     if options:
         return f"{said} Leave out {' or '.join(options)}."
     if math.isfinite(least):
-        shown = epsilon_text(least, "up")
-        return f"{said} The least proven epsilon of a ranked row is {shown}: give --eps {math.ceil(least):g}."
-    return f"{said} No row there has three seeds and a proven epsilon of at most {BUDGETS[-1]:g}; see the board."
+        return f"{said} The smallest budget with one is --eps {epsilon_text(least, 'up')}."
+    return f"{said} None has three seeds and a finite proven epsilon: run more seeds (-s 0-2), or see the board."
 
 
 def nearest_dataset(own: DatasetSpec, names: Iterable[str]) -> str:

@@ -30,6 +30,8 @@ class Comparison:
     high: float | None
     lines: tuple[tuple[str, str, str], ...]
     """What is compared, and its value in either row."""
+    notes: tuple[str, ...] = ()
+    """Why a row with a larger proven epsilon than the limit stands for its method."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON values."""
@@ -37,6 +39,7 @@ class Comparison:
             "keys": [list(self.one.keys), list(self.other.keys)], "difference": self.difference,
             "paired": self.paired, "low": self.low, "high": self.high,
             "lines": [{"what": what, "one": one, "other": other} for what, one, other in self.lines],
+            "notes": list(self.notes),
         }  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -44,6 +47,8 @@ class Comparison:
         return str(pandas.DataFrame(self.lines, columns=head).to_html(index=False))
 
 
+LIMIT = 10.0
+"""Proven epsilon up to which methods are compared by default."""
 COMPARED = (
     "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "claim", "audited", "accuracy",
     "whole test set", "drop", "seeds", "public data", "preset", "time", "rank",
@@ -57,9 +62,15 @@ def compare(
     """Return the comparison of two rows, each named by a record's key or its prefix, or by a method.
 
     Two methods are compared on `dataset` at `eps`: by their most accurate rows with at most that proven epsilon for
-    replace-one neighbours, by default 10. Raise :class:`BenchError` if there is no such row.
+    replace-one neighbours. Raise :class:`BenchError` if there is no such row. Without `eps` the limit is
+    :data:`LIMIT`, and a method without such a row is compared by the one whose target epsilon is nearest to it.
     """
     rows = [_row(board, name, dataset, unit, eps) for name in (one, other)]
+    notes = tuple(
+        f"{name} proves no epsilon up to {LIMIT:g} on {row.dataset}: its row with the nearest target is shown."
+        for name, row in zip((one, other), rows, strict=True)
+        if row.method == name and eps is None and not covered(row.replace_one, LIMIT)
+    )
     first, second = rows
     if first is second:
         raise BenchError(f"{one} and {other} select the same row of the board. Give two different rows.")
@@ -74,7 +85,8 @@ def compare(
     lines = [("data set", first.dataset, second.dataset), ("unit", first.unit, second.unit)]
     lines += [(name, cells[0][name], cells[1][name]) for name in COMPARED]
     lines += _settings(first.records[0].config, second.records[0].config)
-    return Comparison(first, second, apart, paired, low, high, tuple(line for line in lines if set(line[1:]) != {"–"}))
+    shown = tuple(line for line in lines if set(line[1:]) != {"–"})
+    return Comparison(first, second, apart, paired, low, high, shown, notes)
 
 
 def _settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> Sequence[tuple[str, str, str]]:
@@ -98,9 +110,10 @@ def _row(board: Board, name: str, dataset: str, unit: str, eps: float | None) ->
     if not here:
         places = ", ".join(dict.fromkeys(f"{row.dataset} ({row.unit})" for row in exact))
         raise BenchError(f"{name} has no row on {dataset}, unit {unit}. It has rows on: {places}.")
-    limit = 10.0 if eps is None else eps
-    within = [row for row in here if covered(row.replace_one, limit)]
-    if not within and eps is not None:
+    within = [row for row in here if covered(row.replace_one, LIMIT if eps is None else eps)]
+    if within:
+        return max(within, key=lambda row: (row.place is not None, row.accuracy))
+    if eps is not None:
         least = epsilon_text(min(row.replace_one for row in here), "up")
         raise BenchError(f"{name} proves at least {least} on {dataset}: give a larger --eps, or a record's key.")
-    return max(within or here, key=lambda row: (row.place is not None, row.accuracy))
+    return min(here, key=lambda row: (abs((row.asked or 0.0) - LIMIT), -row.accuracy))

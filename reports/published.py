@@ -13,17 +13,18 @@ from bench.reports.reported.systems import System, Systems
 from bench.results.text import epsilon_text, markdown_table
 
 TARGET = 10.0
-"""The claimed epsilon of the row that represents a method, if the board has it."""
+"""The target epsilon, preferably claimed, of the row that represents a method, if the board has it."""
 
 HEAD = f"""# Which published epsilons hold
 
-This page lists every system whose numbers the four papers print. **Measured here** shows the board's row nearest to a
-claimed epsilon of {TARGET:g}, on the first data set that has one: the claim by the paper's formula, the epsilon proven
-for the mechanisms that ran (for a replaced record, unless it says add-remove), the lower bound of the audit, and the
-mean accuracy with the number of seeds; a seed whose generator collapsed counts as chance. If our implementation does
-not use the paper's mechanism, the row says so, and its claim covers what ran. The line below a system is its corrected
-form, calibrated to the proven epsilon. The columns paper and code are verdicts on the epsilon *as published*; a verdict
-that relies on someone else's analysis says whose. [reported.md](reported.md) has each reason in full, with its source.
+This page lists every system whose numbers the four papers print. **Measured here** shows the board's row whose target
+epsilon is nearest to {TARGET:g}, preferably a claimed one, on the first data set that has one: the claim by the paper's
+formula, the epsilon proven for the mechanisms that ran (for a replaced record, unless it says add-remove), the lower
+bound of the audit, and the mean accuracy with the number of seeds; a seed whose generator collapsed counts as chance.
+If our implementation does not use the paper's mechanism, the row says so, and its claim covers what ran. The line below
+a system is its corrected form, calibrated to the proven epsilon. The columns paper and code are verdicts on the epsilon
+*as published*; a verdict that relies on someone else's analysis says whose. [reported.md](reported.md) has each reason
+in full, with its source.
 """
 
 COLUMNS = (

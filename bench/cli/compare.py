@@ -12,7 +12,7 @@ from bench.core.types import PrivacyUnit
 
 EXAMPLES = """\
 python -m bench compare scatter-linear dp-sgd --eps 2
-python -m bench compare mnist-pate-eps1-quick-s0 mnist-dp-sgd-eps1-quick-s0"""
+python -m bench compare mnist-pate-eps1-quick-s0 mnist-dp-sgd-eps3-quick-s0"""
 
 
 One = Annotated[str, typer.Argument(help="A method, or the key of a record (a unique prefix is enough).")]
@@ -21,7 +21,11 @@ Dataset = Annotated[str, typer.Option("--dataset", "-d", help="Data set on which
 Unit = Annotated[PrivacyUnit, typer.Option("--unit", help="Unit for which to compare methods.")]
 Eps = Annotated[
     float | None,
-    typer.Option("--eps", "-e", help="Largest proven epsilon of a method's row, for replace-one; default: 10."),
+    typer.Option(
+        "--eps",
+        "-e",
+        help="Largest proven epsilon of a method's row, for replace-one. Default: 10, or any if it proves none.",
+    ),
 ]
 
 
@@ -38,8 +42,13 @@ def compare(
         print_json(seen.as_dict())
         return
     print_table(
-        "comparison; settings that differ last", ("", f"{seen.one.method} (A)", f"{seen.other.method} (B)"), seen.lines
+        "comparison; settings that differ last",
+        ("", f"{seen.one.method} (A)", f"{seen.other.method} (B)"),
+        seen.lines,
+        folded=True,
     )
+    for note in seen.notes:
+        print_fields(note)
     if seen.one.dataset != seen.other.dataset or seen.one.unit != seen.other.unit:
         echo("The rows have different data sets or units, so their accuracies cannot be compared.")
     elif seen.low is None or seen.high is None:

@@ -12,12 +12,12 @@ from bench.cli.options import Json, Quiet, records
 from bench.core.progress import echo, print_table, starting
 
 EXAMPLES = """\
-python -m bench compose mnist-scatter-linear-eps1 mnist-dp-sgd-eps1   # all seeds of both
-python -m bench compose mnist-pate-eps1-quick-s0 mnist-dgd-sound-eps1-quick-s0 --group 7"""
+python -m bench compose mnist-pate-eps1 mnist-dp-sgd-eps3   # all seeds of both
+python -m bench compose mnist-pate-eps1-quick-s0 mnist-dgd-sound-eps10-quick-s0 --group 7"""
 
 
 Keys = Annotated[
-    list[str], typer.Argument(help="Keys of records; a key without seed and hash stands for all its seeds.")
+    list[str], typer.Argument(help="Keys of records; one without seed and hash stands for all seeds of its only row.")
 ]
 Runs = Annotated[list[Path] | None, records("--out", "-o", help="Run directories; default: the published records.")]
 Group = Annotated[int, typer.Option("--group", min=1, help="Number of records per person, for the risk.")]

@@ -85,7 +85,12 @@ def _print(found: Publication, pages: list[Path], *, json_: bool) -> None:
         print_json({"items": items, "unchecked": unchecked, "pages": [str(page) for page in pages]})
         return
     quiet = (Fate.SKIPPED, Fate.COMPLETED)
-    rows = [(item.fate.value, item.kind, item.name, item.why) for item in found.items if item.fate not in quiet]
+    refused = {item.name for item in found.refused}
+    rows = [
+        (item.fate.value, item.kind, item.name, item.why)
+        for item in found.items
+        if item.fate not in quiet and (item.fate is Fate.REFUSED or item.name not in refused)
+    ]
     many = Counter((item.fate.value, item.kind, item.why) for item in found.items if item.fate in quiet)
     rows += [(fate, kind, f"{count} files", why) for (fate, kind, why), count in sorted(many.items())]
     print_table("publication", ("what", "kind", "file", "why"), rows)

@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.cli.listing import Listing, Page, Rows, print_settings
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import echo, print_fields, print_table
+from bench.core.types import Adjacency
 from bench.data.datasets import all_datasets
 from bench.experiments.noise_salt import sweep_salts
 from bench.interface.registry import ATTACKS, METHODS
@@ -69,7 +70,8 @@ def _record_row(record: Record) -> tuple[str, ...]:
         record.key,
         record.status.value,
         epsilon_text(record.privacy.claimed.epsilon),
-        epsilon_text(record.privacy.proven.epsilon, "up"),
+        epsilon_text(record.privacy.proven.epsilon, "up")
+        + (" (add-remove)" if record.own_adjacency is Adjacency.ADD_REMOVE else ""),
         f"{100 * record.utility.accuracy:.2f}%",
     )
 

@@ -156,8 +156,8 @@ class LaunchOptions:
         where(
             "--launcher",
             help=(
-                "inline (default), local (--jobs N processes on this machine), slurm, submitit:NAME, or that of an "
-                "installed package."
+                "inline (default), local (--jobs N processes on this machine) or slurm; for cells also submitit:NAME "
+                "or that of an installed package."
             ),
             metavar="LAUNCHER",
         ),

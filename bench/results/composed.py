@@ -8,13 +8,15 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.printable import counted
 from bench.privacy.accounting.described import Described
 from bench.privacy.events.base_event import restored
+from bench.results.derived import row_key
 from bench.results.record import Record
 
 
 def released_together(records: Mapping[str, Record], names: Iterable[str]) -> list[Record]:
     """Return the records that `names` select, each once: ``mnist-pate-eps1`` stands for every ``mnist-pate-eps1-...``.
 
-    Raise :class:`BenchError` if a name matches no record, or if the records' private data or deltas differ.
+    Raise :class:`BenchError` if a name matches no record or several rows of the board, or if the records' private data
+    or deltas differ.
     """
     done = {key: record for key, record in records.items() if record.privacy is not None}
     found: dict[str, Record] = {}
@@ -23,6 +25,9 @@ def released_together(records: Mapping[str, Record], names: Iterable[str]) -> li
         fitting = whole or [key for key in done if key.startswith(name)]
         if not fitting or (not whole and len(fitting) > 1):
             raise UnknownNameError("record", name, done)
+        if len({row_key(done[key]) for key in fitting}) > 1:
+            keys = "\n".join(f"  {key}" for key in fitting)
+            raise BenchError(f"records with different settings begin with {name!r}. Name those you mean:\n{keys}")
         found |= {key: done[key] for key in fitting}
     for what, values in (
         ("data sets", {record.dataset for record in found.values()}),

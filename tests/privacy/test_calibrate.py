@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Basis, Budget, TargetAdjacency
+from bench.interface.method import Method
 from bench.privacy.accounting import accountants, claims
 from bench.privacy.accounting.accountants import proven, replace_one
 from bench.privacy.accounting.calibrate import largest_count, smallest_noise
@@ -36,6 +37,11 @@ def test_largest_count_is_the_largest(name: str, budget: float) -> None:
     assert cost[0].epsilon <= budget < cost[1].epsilon
     if name == "pate-2017-closed-form":
         assert claims.advanced_largest_count(2 * 0.05, budget, 1e-5) == found
+
+
+def test_a_method_without_charges_is_told_to_define_them() -> None:
+    with pytest.raises(BenchError, match=r"define charges\(\)"):
+        largest_count(lambda n: Method.charges(None), within(1.0))
 
 
 def test_not_even_one_query() -> None:

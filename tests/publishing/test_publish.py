@@ -78,6 +78,13 @@ def test_pipes_links_and_huge_files_are_refused(run: Path, into: Path) -> None:
     assert all("not a regular file" in line for line in lines[1:])
 
 
+def test_a_record_that_is_refused_is_not_shown_as_added(run: Path, into: Path) -> None:
+    done = publish(run, "--into", into, "--dry-run")
+    assert done.exit_code == 1
+    assert "no seed of its row is audited" in " ".join(done.output.split())
+    assert "added" not in done.output
+
+
 def test_all_problems_are_listed_and_one_bad_record_keeps_the_good_ones_out(run: Path, into: Path) -> None:
     bad = values_of(PATE.replace("s0-68885667e3d8", "s1-29ab235ae57a"))
     bad["queries"]["answered"] = -1

@@ -84,8 +84,13 @@ def test_what_less_costs_is_the_distance_to_the_best_with_less(board: Board) -> 
 
 
 def test_a_budget_that_nothing_satisfies_says_what_would(board: Board) -> None:
-    with pytest.raises(BenchError, match=r"least proven epsilon of a ranked row is 0\.50: give --eps 1"):
+    with pytest.raises(BenchError, match=r"smallest budget with one is --eps 0\.50\.$"):
         choose(board, Wanted(eps=0.1))
+    cheaper = build_board([*rows("dp-gan", 0.99, 9.0), *rows("dp-gan", 0.5, 0.7)])  # the best up to 9
+    with pytest.raises(BenchError, match=r"smallest budget with one is --eps 0\.70\.$"):
+        choose(cheaper, Wanted(eps=0.1))
+    with pytest.raises(BenchError, match=r"None has three seeds and a finite proven epsilon: run more seeds"):
+        choose(build_board(rows("dp-gan", 0.99, 9.0)[:2]), Wanted(eps=1000))
     with pytest.raises(BenchError, match="Leave out --time"):
         choose(board, Wanted(eps=1, seconds=1))
     with pytest.raises(BenchError, match=r"no rows of svhn, unit record. It has: mnist \(record\), cifar10"):

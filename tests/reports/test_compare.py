@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+import shlex
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
 
+from bench.cli.compare import EXAMPLES as COMPARE
+from bench.cli.compose import EXAMPLES as COMPOSE
+from bench.core.errors import BenchError
+from bench.interface.registry import METHODS
 from bench.reports.compare import compare
 from bench.reports.leaderboard import build_board
 from bench.results.answers import Answers
+from bench.results.composed import released_together
 from bench.results.record import Record, Utility
+from bench.results.run_dir import RunDir
+from helpers.paths import BOARD
 from helpers.records import record
+
+
+@cache
+def published_records() -> dict[str, Record]:
+    return {one.key: one for one in RunDir(BOARD).read_records(set_aside=False).found}
+
+
+def test_a_method_without_a_proof_is_compared_by_the_row_nearest_to_the_default_and_says_so() -> None:
+    def row(method: str, epsilon: float, proven: float, accuracy: float) -> list[Record]:
+        made = [record(method=method, seed=s, epsilon=epsilon, proven=proven, accuracy=accuracy) for s in range(3)]
+        return made[:1] if epsilon == 5 else made
+
+    board = build_board([*row("dp-sgd", 9, 9, 0.9), *row("dpsd", 10, 1e7, 0.95), *row("dpsd", 5, 1e6, 0.97)])
+    seen = compare(board, "dp-sgd", "dpsd")
+    assert seen.other.asked == 10
+    assert seen.notes == ("dpsd proves no epsilon up to 10 on mnist: its row with the nearest target is shown.",)
+    assert compare(board, "dp-sgd", seen.other.keys[0]).notes == ()
+    with pytest.raises(BenchError, match="dpsd proves at least"):
+        compare(board, "dp-sgd", "dpsd", eps=10)
+
+
+@pytest.mark.parametrize("line", [*COMPARE.splitlines(), *COMPOSE.splitlines()])
+def test_an_example_of_the_help_works_on_the_published_board(line: str) -> None:
+    python, dash_m, program, command, *words = shlex.split(line, comments=True)
+    assert (python, dash_m, program) == ("python", "-m", "bench")
+    options = next((place for place, word in enumerate(words) if word.startswith("--")), len(words))
+    if command == "compose":
+        assert released_together(published_records(), words[:options])
+    else:
+        for name in words[:options]:
+            assert name in METHODS or sum(key.startswith(name) for key in published_records()) == 1
 
 
 def test_two_rows_with_known_answers_are_compared_on_the_same_test_records() -> None:

@@ -49,6 +49,9 @@ def test_names_stand_for_whole_parts_of_a_key() -> None:
     first = record(epsilon=1.0).key
     assert [one.epsilon for one in released_together(known, [first.removesuffix("-s0")])] == [1.0] * 3
     assert len(released_together(known, [first, first])) == 1
+    other = student(1, GAUSSIAN, config={"lr": 0.1}).model_copy(update={"key": f"{first}-other"})
+    with pytest.raises(BenchError, match=f"different settings begin with '{first}'. Name those you mean:\n  {first}\n"):
+        released_together({**known, other.key: other}, [first])
     with pytest.raises(BenchError, match="unknown record 'mnist-pate-1'"):
         released_together(known, ["mnist-pate-1"])  # the beginning of two targets
 
@@ -63,7 +66,7 @@ def test_what_does_not_belong_together_is_refused(changes: dict[str, object], sa
 
 
 def test_published_students_together(tmp_path: Path) -> None:
-    key = "mnist-scatter-linear-eps1"
+    key = "mnist-dp-sgd-eps3"
     run = RunDir(tmp_path / "runs").create()
     for path in sorted((BOARD / "records").glob(f"{key}-*")):
         shutil.copy(path, run.records_path)

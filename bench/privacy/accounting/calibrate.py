@@ -17,7 +17,9 @@ _HUGE = 1e6
 """Cap on epsilons, so that infinity can be interpolated."""
 
 
-def _epsilon(events: Sequence[Event], budget: Budget, name: str | AccountantFunction) -> float:
+def _epsilon(events: Sequence[Event] | None, budget: Budget, name: str | AccountantFunction) -> float:
+    if events is None:  # the default of Method.charges
+        raise BenchError("calibrating needs the events of a whole run, not None: define charges(), which returns them.")
     if budget.basis is Basis.PROVEN and budget.adjacency is TargetAdjacency.REPLACE_ONE:
         events = [event.replaced() for event in events]
     found = (accountant(name) if isinstance(name, str) else name)(events, budget.delta)
