@@ -40,9 +40,15 @@ def torch_alone() -> Iterator[None]:
 
 
 def check_real(*tensors: torch.Tensor) -> None:
-    """Raise :class:`BenchError` unless all are plain tensors of real floats: others can cancel the noise."""
+    """Raise :class:`BenchError` unless all are plain tensors of float32 or float64.
+
+    Others can cancel the noise, and sums of shorter floats round by more than a record's charge.
+    """
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             raise BenchError(f"DP-SGD needs gradients that are plain, dense tensors, not {type(tensor).__name__}.")
-        if not tensor.is_floating_point():
-            raise BenchError(f"DP-SGD needs weights and gradients that are real floats, not {tensor.dtype}.")
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise BenchError(
+                f"DP-SGD needs trained weights and gradients in float32 or float64, not {tensor.dtype}. Convert the "
+                "net with .float(); frozen layers may stay as they are."
+            )

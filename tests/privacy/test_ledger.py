@@ -152,6 +152,7 @@ def test_an_executor_may_replace_arguments_before_the_charge() -> None:
     "ask",
     [
         lambda book: book.gaussian(np.ones(1), sensitivity=-1.0, noise_multiplier=1.0),
+        lambda book: book.laplace(np.ones(1), entries=-512, **GAUSSIAN),
         lambda book: book.noisy_max(VOTES, teachers=9, gamma=1.0),
         lambda book: book.sampled_gaussian(np.ones(3), max_norm=1.0, sampling_rate=0.5, noise_multiplier=1.0),
         lambda book: book.prior_randomized_response([0, 1], np.ones((2, 2)), rows=[0, 0], epsilon=1.0),

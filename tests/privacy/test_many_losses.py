@@ -168,6 +168,18 @@ def test_hardly_any_noise_costs_as_much_as_none_is_sampled(event: DPSGD | FixedB
     assert math.isfinite(found.epsilon)
 
 
+def test_one_more_loss_never_costs_less_at_a_delta_near_one() -> None:
+    """Composing multiplies all masses by what one loss's lack: at such a delta that outweighs one loss."""
+    scale, count = 0.054592363303731205, 135_138
+    fewer, more = (proven([LNMax(scale, count + extra)], 1 - 1e-9).epsilon for extra in (0, 1))
+    assert fewer <= more
+
+
+@pytest.mark.slow
+def test_so_many_losses_that_a_power_overflows_still_have_a_cost() -> None:
+    assert math.isfinite(proven([Laplace(1e6, 10**12)], 1e-2).epsilon)
+
+
 # ------------------------------------------------------------------------------------------------- orders above 1,024
 
 

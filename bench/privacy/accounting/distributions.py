@@ -13,6 +13,8 @@ from bench.privacy.events.base_event import Event
 
 LEAST_PLD_DELTA = 1e-10
 """Below it a PLD's rounding errors, at least `losses.rounding` of 1, would dominate."""
+LARGEST_PLD_DELTA = 0.5
+"""`losses.rounding` does not bound the error of larger ones."""
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
@@ -36,7 +38,7 @@ def gaussian_total(events: Sequence[Event]) -> float | None:
 
 def resolves(composed: int, delta: float) -> bool:
     """Return whether a PLD of `composed` losses is accurate enough for an epsilon at `delta`."""
-    return delta >= LEAST_PLD_DELTA and delta > losses.rounding(composed)
+    return LEAST_PLD_DELTA <= delta <= LARGEST_PLD_DELTA and delta > losses.rounding(composed)
 
 
 def composition(distributions: Sequence[Any | None], composed: int) -> losses.Composed | None:

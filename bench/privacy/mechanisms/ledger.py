@@ -18,7 +18,7 @@ from bench.privacy.accounting.pate import check_votes
 from bench.privacy.accounting.smooth_sensitivity import check_release, sanitise
 from bench.privacy.dpsgd.dp_sgd import STRATEGIES, DPSGDRun, NoisySteps
 from bench.privacy.dpsgd.exact_steps import ExactSteps, check_exact
-from bench.privacy.events.base_event import positive
+from bench.privacy.events.base_event import positive, whole
 from bench.privacy.events.batch_events import Training
 from bench.privacy.events.events import (
     ConfidentGNMax,
@@ -131,6 +131,8 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         """
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
+        if entries is not None:
+            whole("the number of entries", entries)
         moved = given.size if entries is None else entries
         multiplier, steps = noise_multiplier, None
         if self._executor.exact:
