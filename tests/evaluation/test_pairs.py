@@ -47,6 +47,14 @@ def pairs_of(name: str, facts: str) -> tuple[type[Method], Any, list[WorstPair]]
     return method, config, worst_pairs(method, config, FACTS[facts], DELTA)
 
 
+def test_a_smaller_setting_that_does_not_fit_the_row_is_not_taken() -> None:
+    """97% random images leave no generated one in the tiny preset's batch of 16."""
+    method = METHODS.get("dpsd")
+    config, _ = build_config(method, Preset.QUICK, FACTS["digits"], {"random_share": 0.97})
+    config = method(config, FACTS["digits"]).calibrate(Budget(10.0, DELTA, Basis.CLAIMED))
+    assert [pair.config["random_share"] for pair in worst_pairs(method, config, FACTS["digits"], DELTA)] == [0.97] * 3
+
+
 @pytest.fixture(params=ROWS, ids="-".join)
 def row(request: pytest.FixtureRequest) -> tuple[type[Method], Any, Facts, list[WorstPair]]:
     method, config, pairs = pairs_of(*request.param)

@@ -248,7 +248,10 @@ def _smaller(method: type[Method], config: DataclassInstance, facts: Facts, delt
         changes["synthetic"] = max(changes["synthetic"], getattr(config, "queries", 0))
     made = config
     for name, value in changes.items():
-        tried = dataclasses.replace(made, **{name: value})
+        try:
+            tried = dataclasses.replace(made, **{name: value})
+        except BenchError:  # it does not fit the row's other settings
+            continue
         if value != getattr(made, name) and _cost(method, tried, facts, delta) == _cost(method, made, facts, delta):
             made = tried
     return made
