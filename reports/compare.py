@@ -116,4 +116,4 @@ def _row(board: Board, name: str, dataset: str, unit: str, eps: float | None) ->
     if eps is not None:
         least = epsilon_text(min(row.replace_one for row in here), "up")
         raise BenchError(f"{name} proves at least {least} on {dataset}: give a larger --eps, or a record's key.")
-    return min(here, key=lambda row: (abs((row.asked or 0.0) - LIMIT), -row.accuracy))
+    return min(here, key=lambda row: (abs((row.asked or 0.0) - LIMIT), len(row.seeds) < 3, -row.accuracy))

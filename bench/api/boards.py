@@ -77,14 +77,14 @@ def compose(keys: str | Sequence[str], *, runs: str | Path | Iterable[str | Path
     """Return what several released students of the same private records cost together, for one replaced unit.
 
     Args:
-        keys: Keys of their records; ``mnist-pate-eps1`` stands for every seed and setting of it.
+        keys: Keys of their records; ``mnist-pate-eps1`` stands for every seed of its only row.
         runs: Run directories; None: the published records.
 
     Raises:
-        BenchError: A key is unknown, or the records have different data sets or deltas.
+        BenchError: A key is unknown or begins several rows, or the records have different data sets or deltas.
 
     Examples:
-        >>> bench.compose(["mnist-pate-eps1", "mnist-dgd-sound-eps1"]).proven
+        >>> bench.compose(["mnist-pate-eps1", "mnist-dgd-sound-eps10"]).proven
     """
     names = [keys] if isinstance(keys, str) else keys
     found = released_together(_read(runs).records, names)

@@ -29,13 +29,17 @@ def published_records() -> dict[str, Record]:
 
 
 def test_a_method_without_a_proof_is_compared_by_the_row_nearest_to_the_default_and_says_so() -> None:
-    def row(method: str, epsilon: float, proven: float, accuracy: float) -> list[Record]:
-        made = [record(method=method, seed=s, epsilon=epsilon, proven=proven, accuracy=accuracy) for s in range(3)]
-        return made[:1] if epsilon == 5 else made
+    def row(method: str, epsilon: float, proven: float, accuracy: float, seeds: int = 3) -> list[Record]:
+        given = {"method": method, "epsilon": epsilon, "proven": proven, "accuracy": accuracy, "config": {"t": seeds}}
+        return [
+            record(**given, seed=seed, key=f"{method}-{epsilon}-{seeds}-s{seed}")  # type: ignore[arg-type]
+            for seed in range(seeds)
+        ]
 
-    board = build_board([*row("dp-sgd", 9, 9, 0.9), *row("dpsd", 10, 1e7, 0.95), *row("dpsd", 5, 1e6, 0.97)])
+    nearer = [*row("dpsd", 10, 1e7, 0.95), *row("dpsd", 10, 1e5, 0.96, seeds=1)]
+    board = build_board([*row("dp-sgd", 9, 9, 0.9), *nearer, *row("dpsd", 5, 1e6, 0.97)])
     seen = compare(board, "dp-sgd", "dpsd")
-    assert seen.other.asked == 10
+    assert (seen.other.asked, len(seen.other.seeds)) == (10, 3)
     assert seen.notes == ("dpsd proves no epsilon up to 10 on mnist: its row with the nearest target is shown.",)
     assert compare(board, "dp-sgd", seen.other.keys[0]).notes == ()
     with pytest.raises(BenchError, match="dpsd proves at least"):
