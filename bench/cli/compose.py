@@ -17,7 +17,7 @@ python -m bench compose mnist-pate-eps1-quick-s0 mnist-dgd-sound-eps10-quick-s0 
 
 
 Keys = Annotated[
-    list[str], typer.Argument(help="Keys of records; one without seed and hash stands for all seeds of its only row.")
+    list[str], typer.Argument(help="Keys of records; a key without seed and hash stands for all seeds of its row.")
 ]
 Runs = Annotated[list[Path] | None, records("--out", "-o", help="Run directories; default: the published records.")]
 Group = Annotated[int, typer.Option("--group", min=1, help="Number of records per person, for the risk.")]

@@ -50,8 +50,8 @@ def declare_operators() -> None:
     """Declare torchvision's operators unless torch is missing or the extension loads."""
     if _kept or importlib.util.find_spec("torch") is None or _extension_loads():
         return
-    untyped: Any = torch.library
-    library = untyped.Library("torchvision", "DEF")
+    new_library: Any = torch.library.Library
+    library = new_library("torchvision", "DEF")
     for schema in SCHEMAS:
         # Another package may have declared them already.
         if not hasattr(torch.ops.torchvision, schema.split("(", 1)[0]):

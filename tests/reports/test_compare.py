@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -30,11 +30,8 @@ def published_records() -> dict[str, Record]:
 
 def test_a_method_without_a_proof_is_compared_by_the_row_nearest_to_the_default_and_says_so() -> None:
     def row(method: str, epsilon: float, proven: float, accuracy: float, seeds: int = 3) -> list[Record]:
-        given = {"method": method, "epsilon": epsilon, "proven": proven, "accuracy": accuracy, "config": {"t": seeds}}
-        return [
-            record(**given, seed=seed, key=f"{method}-{epsilon}-{seeds}-s{seed}")  # type: ignore[arg-type]
-            for seed in range(seeds)
-        ]
+        of_row = partial(record, method=method, epsilon=epsilon, proven=proven, accuracy=accuracy, config={"t": seeds})
+        return [of_row(seed=seed, key=f"{method}-{epsilon}-{seeds}-s{seed}") for seed in range(seeds)]
 
     nearer = [*row("dpsd", 10, 1e7, 0.95), *row("dpsd", 10, 1e5, 0.96, seeds=1)]
     board = build_board([*row("dp-sgd", 9, 9, 0.9), *nearer, *row("dpsd", 5, 1e6, 0.97)])

@@ -108,7 +108,7 @@ def _power(pmf: Any, count: int) -> Any:
     size = fft.next_fast_len(math.ceil(high) - first + 1, real=True)
     # Losses are counted modulo the size: only those beyond the bounds, which are infinite below, get a wrong place.
     folded = np.bincount(np.arange(dense.size) % size, masses, size)
-    with np.errstate(over="ignore", invalid="ignore"):  # masses whose sum rounds up, to a power of 10^12: no epsilon
+    with np.errstate(over="ignore", invalid="ignore"):  # a sum of masses just above 1, to the power of 10^12
         total = np.roll(fft.irfft(fft.rfft(folded) ** count, size), -first)
     infinite = TAIL - math.expm1(count * math.log1p(-dense._infinity_mass))
     return pld_pmf.DensePLDPmf(dense._discretization, dense._lower_loss * count + first, total, infinite, True)
