@@ -49,6 +49,6 @@ def check_real(*tensors: torch.Tensor) -> None:
             raise BenchError(f"DP-SGD needs gradients that are plain, dense tensors, not {type(tensor).__name__}.")
         if tensor.dtype not in (torch.float32, torch.float64):
             raise BenchError(
-                f"DP-SGD needs trained weights and gradients in float32 or float64, not {tensor.dtype}. Convert the "
-                "net with .float(); frozen layers may stay as they are."
+                f"DP-SGD needs trained weights and gradients in float32 or float64, not {tensor.dtype}. Call "
+                ".float() on the net and leave any autocast region; frozen layers may keep their type."
             )

@@ -16,8 +16,10 @@ from torch.nn.functional import cross_entropy
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency
 from bench.privacy.accounting.accountants import proven
-from bench.privacy.dpsgd.clipping import Adaptive
+from bench.privacy.dpsgd import clipping as clipping_module
+from bench.privacy.dpsgd.clipping import FILLED, Adaptive
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps, train
+from bench.privacy.dpsgd.gradient_forms import weighted_sum
 from bench.privacy.events import events
 from bench.privacy.mechanisms.ledger import Ledger
 from helpers.draws import DELTA, best
@@ -52,6 +54,21 @@ def test_with_no_learning_rate_it_is_flat_clipping_with_the_gradients_share_of_t
     gradient, count = clipping.summed([torch.tensor([[0.5], [8.0], [9.0]])])
     assert float(gradient) == pytest.approx(4.5, rel=1e-4)
     assert float(count) / clipping.count_unit == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize("present", [0, 1, 5, FILLED])
+def test_norms_are_taken_of_full_passes_alone(present: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a device rounds a norm may depend on the number of rows; the count compares norms with the clipping norm."""
+    seen: list[int] = []
+    norms = clipping_module.norms
+    monkeypatch.setattr(clipping_module, "norms", lambda rows: (seen.append(len(rows)), norms(rows))[1])
+    rows = torch.randn(FILLED, 7, generator=torch.Generator().manual_seed(0))[:present]
+    clipping = begun(Adaptive(2.0, 0.5, 0.0, COUNT_NOISE), MULTIPLIER)
+    total, count = clipping.summed([rows])
+    assert seen == [FILLED]
+    _, (factors,) = clipping.clipped([rows])
+    assert torch.equal(total, weighted_sum(rows, factors))
+    assert float(count) / clipping.count_unit == pytest.approx(float((factors == 1).sum()) - present / 2, abs=1e-5)
 
 
 @settings(max_examples=60, deadline=None)

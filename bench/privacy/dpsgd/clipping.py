@@ -17,7 +17,16 @@ from torch.nn import Parameter
 from bench.core import margins
 from bench.core.errors import BenchError
 from bench.privacy.dpsgd.example_gradients import ExampleGradients
-from bench.privacy.dpsgd.gradient_forms import Gradients, keep_largest, norms, weighted_sum, without
+from bench.privacy.dpsgd.gradient_forms import (
+    Gradients,
+    Outer,
+    filled,
+    keep_largest,
+    norms,
+    picked,
+    weighted_sum,
+    without,
+)
 
 FILLED = 64
 """Examples in every pass if clipping decides by a comparison; the last pass is padded. Rounding depends on the pass
@@ -206,7 +215,11 @@ class Adaptive(Clipping):
 
     def summed(self, samples: Sequence[Gradients]) -> list[Tensor]:
         """Return the sums of clipped gradients and, at the end, the count times its unit: (1,)."""
-        kept, factors = self.clipped(samples)
+        present = len(samples[0].left if isinstance(samples[0], Outer) else samples[0])
+        # On a GPU, how a norm rounds may depend on the number of examples too.
+        kept, factors = self.clipped([filled(sample, FILLED) for sample in samples])
+        kept = [picked(sample, slice(present)) for sample in kept]
+        factors = [factor[:present] for factor in factors]
         count = (factors[0] == 1).to(factors[0]).sub(0.5).sum(0, keepdim=True)
         return [
             *(weighted_sum(sample, factor) for sample, factor in zip(kept, factors, strict=True)),

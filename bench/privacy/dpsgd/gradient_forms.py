@@ -44,6 +44,13 @@ def picked(gradients: Gradients, rows: Sequence[int] | slice) -> Tensor:
     return gradients[rows]
 
 
+def filled(gradients: Gradients, size: int) -> Tensor:
+    """Return the gradients, formed, with zeros for further examples up to `size`."""
+    formed = picked(gradients, slice(None))
+    missing = size - len(formed)
+    return torch.cat([formed, formed.new_zeros(missing, *formed.shape[1:])]) if missing > 0 else formed
+
+
 def without(gradients: Gradients, rows: Tensor) -> Gradients:
     """Return a copy of the gradients with zeros for the examples `rows`."""
     if isinstance(gradients, Outer):
