@@ -23,9 +23,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from scipy.stats import binomtest
 
@@ -133,100 +134,145 @@ def check_method(
     if dataset:
         facts = source.describe(dataset).facts
     values = values_of(parse_overrides(method, overrides))
-    processes, accuracies, told = Processes(dataset=dataset), list[float](), list[str]()
-    declared, watched, alone, partly = "", False, False, False
-    sizes: set[int] = set()
-    place = MethodPlace.of(method) or method
-    slow, drawn = "", "; ".join(str(Draw.of(seed)) for seed in seeds)
-
-    def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
-        # Calibration runs the method's code, so isolate it from other checks' threads and files.
-        return processes.apart(place, trial_for, place, preset, seed, known, values, dataset, labelled)
-
-    def few(trial: Trial) -> None:
-        begin = time.monotonic()
-        for number, records in enumerate(FEW):
-            if time.monotonic() - begin > WALK * seconds and number >= SURELY * bool(seconds):
-                return
-            known = dataclasses.replace(facts or CHECK_FACTS, private_records=records)
-            with contextlib.suppress(BenchError):  # too few to train on
-                try:
-                    check_few(processes.apart(place, few_trial, trial, preset, values, records), processes)
-                except BenchError:
-                    check_few(trial_of(preset, trial.seed, "", known), processes)
-                except Rejected:
-                    trial_of(preset, trial.seed, "", known)  # calibration may refuse so few
-                    raise
-                sizes.add(records)
-
-    def walk_far(trial: Trial, first: Outcome) -> None:
-        if first.watched and seconds and method.unit in WALKED:
-            bounded(processes.apart(place, searched, trial, first.calls, WALK * seconds))
-
+    run = _Run(method, preset, values, facts or CHECK_FACTS, dataset, labelled, seconds, stage)
+    drawn = "; ".join(str(Draw.of(seed)) for seed in seeds)
+    declared = ""
     try:
         for seed in seeds:
-            trial = dataclasses.replace(trial_of(preset, seed), rehearsed=seed == seeds[-1])
-            trial, (first, again) = recorded(trial, ["given", "given"], processes)
-            accuracies.append(first.accuracy)
-            told.append(f"{first.accuracy:.0%} ({preset}, {Draw.of(seed)})")
-            watched, alone = watched or first.watched, alone or first.alone
-            partly = partly or any(call.beyond for call in first.calls)
-            declared = declared_by(method, first)
-            if not declared:
-                costs_covered(first, Draw.of(seed).budget.delta)
-                same_again(first, again)
-                runs = processes.run(trial, FAR + near_sets(method), first.calls, seconds)
-                if difference(first, runs[0]):
-                    by_itself(first, processes.run(trial, ["given"], first.calls)[0])
-                replayed(first, runs)
-                stage.advance()
-                walk_far(trial, first)
-                stage.advance()
-                few(trial)
+            trial, declared = run.check_seed(seed, last=seed == seeds[-1])
             # Digits are available everywhere, and expose a method that reads them from disk.
             quiet = dataclasses.replace(trial, noisy=False)  # noise could mask what the student knows
-            _renamed(quiet if facts else dataclasses.replace(quiet, dataset=CHECK_FACTS.dataset), processes)
+            _renamed(quiet if facts else dataclasses.replace(quiet, dataset=CHECK_FACTS.dataset), run.processes)
             stage.advance()
         for name in labels_of:
-            _renamed(trial_of(preset, seeds[0], name, source.describe(name).facts), processes)
-        if awake and awake.value in method.presets(facts or CHECK_FACTS) and not declared:
-            try:
-                trial, (first,) = recorded(trial_of(awake, seeds[0]), ["given"], Processes(patience))
-            except TooLong:
-                slow = f"; a run of its preset {awake.value} takes more than {patience:g} s: check it by its name"
-            else:
-                accuracies.append(first.accuracy)
-                told.append(f"{first.accuracy:.0%} ({awake}, {Draw.of(seeds[0])})")
-                replayed(first, processes.run(trial, FAR, first.calls, seconds))
-                if patience is None:
-                    walk_far(trial, first)
-                stage.advance()
+            _renamed(run.trial(preset, seeds[0], name, source.describe(name).facts), run.processes)
+        if awake and awake.value in method.presets(run.facts) and not declared:
+            run.check_awake(awake, seeds[0], patience)
     except Rejected as rejection:
         return Check(method.name, CheckVerdict.REJECTED, f"{rejection} ({drawn})")
     if declared:
         return Check(method.name, CheckVerdict.BYPASS, declared)
-    reason = (
-        "its releases were equal to the byte when the private set was replaced, its classes renamed or one record "
-        "changed, and the ledger gave the same answers. Accuracy of its students: "
-        f"{', '.join(told)}"
-    )
-    if watched:
-        reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
-        reason += f", of which {ROOM >> 20:,} MiB were compared" * partly
-    if sizes:
-        reason += f"; with {', '.join(map(str, sorted(sizes)))} records, changing one changes nothing of the others"
-    elif seconds:
-        reason += "; it refuses sets of few records, so these were not tested"
-    if alone:
-        reason += "; the run of another cell failed, so leaks from one cell to the next were not tested: try again"
-    reason += slow
-    if not is_confinable():
-        reason += "; the kernel cannot confine processes, so files that libraries read outside Python went unnoticed"
-    size, where = constants_of(method)
-    reason += f"; its source holds {size} numbers and characters of data, most in {where}" if size else ""
-    if max(accuracies) < AWAKE and not slow:
-        reason += "; branches that only a good student takes may not have run: try --preset quick"
-    return Check(method.name, CheckVerdict.PASSED, reason)
+    return Check(method.name, CheckVerdict.PASSED, run.reason())
+
+
+@dataclass
+class _Run:
+    """The replays of `method` with the settings of :func:`check_method`, and what they have found so far."""
+
+    method: type[Method]
+    preset: Preset
+    values: Mapping[str, Any]
+    facts: Facts
+    dataset: str
+    labelled: bool
+    seconds: float
+    stage: Stage
+    accuracies: list[float] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    watched: bool = False  # whether inputs of mechanisms were compared
+    partly: bool = False  # whether some were too large to be compared whole
+    sizes: set[int] = field(default_factory=set)  # those of sets of few records that the method can train on
+    alone: bool = False  # whether the run of another cell failed
+    slow: str = ""
+
+    def __post_init__(self) -> None:
+        self.place = MethodPlace.of(self.method) or self.method
+        self.processes = Processes(dataset=self.dataset)
+
+    def trial(self, preset: Preset, seed: int, dataset: str, facts: Facts) -> Trial:
+        """Return the settings of a seed's runs on `dataset`, or on generated data of `facts` if it is empty."""
+        given = (self.place, preset, seed, facts, self.values, dataset, self.labelled)
+        # Calibration runs the method's code, so isolate it from other checks' threads and files.
+        return self.processes.apart(self.place, trial_for, *given)
+
+    def check_seed(self, seed: int, *, last: bool) -> tuple[Trial, str]:
+        """Check the preset with one seed; return its trial and the bypasses that the method declares."""
+        trial = dataclasses.replace(self.trial(self.preset, seed, self.dataset, self.facts), rehearsed=last)
+        trial, (first, again) = recorded(trial, ["given", "given"], self.processes)
+        self._note(first, self.preset, seed)
+        self.watched, self.alone = self.watched or first.watched, self.alone or first.alone
+        self.partly = self.partly or any(call.beyond for call in first.calls)
+        if declared := declared_by(self.method, first):
+            return trial, declared
+        costs_covered(first, Draw.of(seed).budget.delta)
+        same_again(first, again)
+        runs = self.processes.run(trial, FAR + near_sets(self.method), first.calls, self.seconds)
+        if difference(first, runs[0]):
+            by_itself(first, self.processes.run(trial, ["given"], first.calls)[0])
+        replayed(first, runs)
+        self.stage.advance()
+        self._walk_far(trial, first)
+        self.stage.advance()
+        self._check_few_records(trial)
+        return trial, ""
+
+    def check_awake(self, preset: Preset, seed: int, patience: float | None) -> None:
+        """Replay an accurate preset, unless its first run takes more than `patience` seconds."""
+        try:
+            trial = self.trial(preset, seed, self.dataset, self.facts)
+            trial, (first,) = recorded(trial, ["given"], Processes(patience))
+        except TooLong:
+            self.slow = f"; a run of its preset {preset.value} takes more than {patience:g} s: check it by its name"
+            return
+        self._note(first, preset, seed)
+        replayed(first, self.processes.run(trial, FAR, first.calls, self.seconds))
+        if patience is None:
+            self._walk_far(trial, first)
+        self.stage.advance()
+
+    def reason(self) -> str:
+        """Return what a check that found nothing has covered, and what it has not."""
+        reason = (
+            "its releases were equal to the byte when the private set was replaced, its classes renamed or one record "
+            "changed, and the ledger gave the same answers. Accuracy of its students: "
+            f"{', '.join(self.told)}"
+        )
+        if self.watched:
+            reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
+            reason += f", of which {ROOM >> 20:,} MiB were compared" * self.partly
+        if self.sizes:
+            sizes = ", ".join(map(str, sorted(self.sizes)))
+            reason += f"; with {sizes} records, changing one changes nothing of the others"
+        elif self.seconds:
+            reason += "; it refuses sets of few records, so these were not tested"
+        if self.alone:
+            reason += "; the run of another cell failed, so leaks from one cell to the next were not tested: try again"
+        reason += self.slow
+        if not is_confinable():
+            reason += (
+                "; the kernel cannot confine processes, so files that libraries read outside Python went unnoticed"
+            )
+        size, where = constants_of(self.method)
+        reason += f"; its source holds {size} numbers and characters of data, most in {where}" if size else ""
+        if max(self.accuracies) < AWAKE and not self.slow:
+            reason += "; branches that only a good student takes may not have run: try --preset quick"
+        return reason
+
+    def _note(self, first: Outcome, preset: Preset, seed: int) -> None:
+        self.accuracies.append(first.accuracy)
+        self.told.append(f"{first.accuracy:.0%} ({preset}, {Draw.of(seed)})")
+
+    def _walk_far(self, trial: Trial, first: Outcome) -> None:
+        if first.watched and self.seconds and self.method.unit in WALKED:
+            bounded(self.processes.apart(self.place, searched, trial, first.calls, WALK * self.seconds))
+
+    def _check_few_records(self, trial: Trial) -> None:
+        begin = time.monotonic()
+        for number, records in enumerate(FEW):
+            late = time.monotonic() - begin > WALK * self.seconds
+            if late and number >= SURELY * bool(self.seconds):
+                return
+            known = dataclasses.replace(self.facts, private_records=records)
+            with contextlib.suppress(BenchError):  # too few to train on
+                try:
+                    few = self.processes.apart(self.place, few_trial, trial, self.preset, self.values, records)
+                    check_few(few, self.processes)
+                except BenchError:
+                    check_few(self.trial(self.preset, trial.seed, "", known), self.processes)
+                except Rejected:
+                    self.trial(self.preset, trial.seed, "", known)  # calibration may refuse so few
+                    raise
+                self.sizes.add(records)
 
 
 def declared_by(method: type[Method], first: Outcome) -> str:
