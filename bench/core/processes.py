@@ -10,7 +10,6 @@ import platform
 import resource
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,21 +43,6 @@ def die_with_parent() -> None:
         set_parent_death_signal = 1
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-
-
-def end_with_main() -> None:
-    """Make this process, which a fork server started, end when the process that asked for it does.
-
-    Otherwise it would wait for work forever, and its parent, the fork server, would wait for it.
-    """
-    import multiprocessing.connection
-
-    def watch(sentinel: int) -> None:
-        multiprocessing.connection.wait([sentinel])
-        os._exit(1)
-
-    if (main := multiprocessing.parent_process()) is not None:
-        threading.Thread(target=watch, args=(main.sentinel,), daemon=True).start()
 
 
 def peak_memory_mib(*, children: bool = False) -> float:

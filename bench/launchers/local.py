@@ -13,8 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from bench.core.errors import BenchError
+from bench.core.fork_server import begin_process, fresh_processes, without_main
 from bench.core.lazy_libraries import torch
 from bench.core.options import Resources
 from bench.core.printable import counted
@@ -22,7 +24,7 @@ from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
 from bench.launchers.manifest import Launch
 from bench.launchers.schedule import Unit
-from bench.launchers.worker import POLL_SECONDS, Outcome, settled, work_through
+from bench.launchers.worker import POLL_SECONDS, Outcome, main, settled, work_through
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.storage.interrupts import Stopped, stopping_signals
@@ -97,20 +99,51 @@ def spawn(
         )  # fmt: skip
 
 
+PRELOADED = ("bench.launchers.worker", "bench.experiments.run", "bench.models.build", "bench.training.features",
+             "timm", "torch._dynamo")  # fmt: skip
+"""What nearly every worker imports; an optimiser's first step imports torch's compiler."""
+
+
 class _Worker:
     def __init__(self, folder: Path, number: int, devices: Sequence[str], scratch: str) -> None:
-        self.folder, self.log = folder, folder / f"worker-{number}.log"
+        self.log = folder / f"worker-{number}.log"
         visible = {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}
         visible |= {VARIABLE: os.path.expandvars(scratch)} if scratch else {}
-        self.environment = {**os.environ, **visible}
+        self._parts = str(folder.resolve()), str(self.log.resolve()), {**os.environ, **visible}
         self.start()
 
     def start(self) -> None:
-        self.process = spawn("bench.launchers.worker", [str(self.folder)], self.log, self.environment)
+        context = fresh_processes(PRELOADED)
+        with without_main():
+            self.process = context.Process(target=_work, args=self._parts)
+            self.process.start()
+
+    def poll(self) -> int | None:
+        """Return the status of the ended process, or None."""
+        status: int | None = self.process.exitcode
+        return status
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def kill(self) -> None:
+        self.process.kill()
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return f"{lines[-1].removeprefix('error: ') if lines else 'none'} (log: {self.log})"
+
+
+def _work(folder: str, log: str, environment: Mapping[str, str]) -> None:
+    """Run the launch in `folder` in a new process, with its output appended to `log`."""
+    os.setpgid(0, 0)  # only the launcher gets Ctrl-C, and ends its processes in order
+    begin_process()
+    os.environ.clear()
+    os.environ.update(environment)
+    with open(log, "ab") as output:
+        for number in (1, 2):
+            os.dup2(output.fileno(), number)
+    sys.exit(main([folder]))
 
 
 def run_local(
@@ -137,7 +170,7 @@ def run_local(
                 deaths = 0 if news else deaths
                 progress.doing(doing(run_dir, launch.id))
                 for worker in crew:
-                    status = worker.process.poll()
+                    status = worker.poll()
                     if status is None:
                         continue
                     watch.look()
@@ -161,7 +194,7 @@ def run_local(
     except Stopped as stop:
         watch.outcome.stopped = stop.number
     finally:
-        end([worker.process for worker in crew if worker.process.poll() is None])
+        end(crew)
     return watch.close()
 
 
@@ -177,17 +210,23 @@ def doing(run_dir: RunDir, launch_id: str = "", keys: Collection[str] = ()) -> l
     return sorted(rows)
 
 
-def end(living: Sequence[subprocess.Popen[bytes]]) -> None:
+class _Process(Protocol):
+    def poll(self) -> int | None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+def end(processes: Sequence[_Process]) -> None:
     """End processes by SIGTERM, so that they release their claims, and by SIGKILL after 20 seconds."""
+    living = [process for process in processes if process.poll() is None]
     for process in living:
         process.terminate()
     deadline = time.monotonic() + 20
-    for process in living:
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    while living := [process for process in living if process.poll() is None]:
+        if time.monotonic() > deadline:
+            for process in living:
+                process.kill()
+        time.sleep(0.05)
 
 
 def visible_devices(each: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Worker process of a launch, started by ``--launcher local`` as ``python -m bench.launchers.worker FOLDER [KEY...]``.
+"""Worker process of a launch: of ``--launcher local``, or ``python -m bench.launchers.worker FOLDER [KEY...]``.
 
 A worker claims a cell before it runs it, so workers share one directory and no cell runs twice at once. All state is in
 the directory: if a worker dies, the next one resumes its cell.

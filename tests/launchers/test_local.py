@@ -193,10 +193,11 @@ def workers(out: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
+                forked = b"multiprocessing.forkserver" in (entry / "cmdline").read_bytes()
+                output = os.readlink(entry / "fd" / "1")
             except OSError:
                 continue
-            if b"bench.launchers.worker" in words and any(str(out).encode() in word for word in words):
+            if forked and output.startswith(str(out)):
                 found.append(int(entry.name))
     return found
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from bench.core.errors import BenchError, no_exit
-from bench.core.processes import end_with_main
+from bench.core.fork_server import begin_process
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.transforms import as_float
@@ -214,6 +214,6 @@ def _called(call: bytes) -> Any:
 
 
 def _start() -> None:
-    end_with_main()
+    begin_process()
     prepare_device()
     start_worker()

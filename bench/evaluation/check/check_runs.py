@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from bench.core.confinement import confine
 from bench.core.errors import BenchError, no_exit
+from bench.core.fork_server import begin_process
 from bench.core.plain_files import user_path
-from bench.core.processes import end_with_main
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, PrivateData, PublicData
@@ -388,4 +388,4 @@ def _begin(readable: Sequence[Path], writable: Sequence[Path], place: str, envir
     tempfile.tempdir = os.environ["TMPDIR"] = place
     watch_environment()
     confine(readable, writable)
-    end_with_main()
+    begin_process()

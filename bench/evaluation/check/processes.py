@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.util
 import pickle
 import signal
-import tempfile
-import threading
 import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from bench.core import fork_server
 from bench.models.registration import OWN_NETS
-
-LONGEST_FOLDER = 70  # the longest TMPDIR that leaves room for a socket's name, whose path has at most 104 characters
-_choosing = threading.Lock()
 
 T = TypeVar("T")
 
@@ -25,22 +19,11 @@ class TooLong(BaseException):
 
 
 def fresh_processes() -> Any:
-    """Return the context whose processes inherit nothing from this one."""
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    with _choosing:
-        before = tempfile.gettempdir()
-        if len(before) > LONGEST_FOLDER:  # a socket's path would be too long; Python 3.14 uses /tmp by itself
-            try:
-                tempfile.tempdir = "/tmp"
-                multiprocessing.util.get_temp_dir()  # chosen once per process
-            finally:
-                tempfile.tempdir = before
-    if "forkserver" in methods:  # imports happen once, so that processes start in a fraction of a second
-        ours = ["evaluation.check.check_runs", "experiments.device", "models.build", "training.features"]
-        others = ["opacus", "timm", "sklearn", "scipy.stats"]
-        context.set_forkserver_preload([*(f"bench.{name}" for name in ours), *others, *OWN_NETS])
-    return context
+    """Return :func:`bench.core.fork_server.fresh_processes` with what runs of a method import."""
+    ours = ["evaluation.check.check_runs", "experiments.device", "models.build", "training.features"]
+    return fork_server.fresh_processes(
+        [*(f"bench.{name}" for name in ours), "opacus", "timm", "sklearn", "scipy.stats", *OWN_NETS]
+    )
 
 
 def limited(patience: float | None, work: Callable[..., T], *parts: Any) -> T:
