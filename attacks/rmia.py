@@ -84,7 +84,7 @@ def _online(p_in: Floats, p_out: Floats, population: Floats) -> tuple[Floats, Fl
     """Return p(x), (queries, n), and p(z), (p,), which is queried as is, like the first query of candidates."""
     if np.isnan(p_in).all():
         raise BenchError("rmia online needs references that were trained with some of the candidates.")
-    outside = population if np.isnan(p_out).all() else p_out
+    outside = population[None] if np.isnan(p_out).all() else p_out
     shift = np.nanmean(_odds(p_in), axis=1, keepdims=True) - np.nanmean(_odds(outside), axis=1, keepdims=True)
     inner = np.where(np.isnan(p_in), special.expit(_odds(p_out) + shift), p_in)
     outer = np.where(np.isnan(p_out), special.expit(_odds(p_in) - shift), p_out)

@@ -35,7 +35,7 @@ def set_spreads(rows: Sequence[BoardRow]) -> None:
 def set_ranks(rows: Iterable[BoardRow]) -> None:
     """Set the ranks of the rows of one band, given by descending accuracy, or the reason why a row has none."""
     ranked: dict[str, BoardRow] = {}
-    contenders: list[Contender] = []
+    contenders, others = list[Contender](), 0
     for row in rows:
         if not row.band.private or math.isinf(row.band.limit):
             row.unranked = f"no epsilon up to {BUDGETS[-1]:g} is proven"
@@ -45,10 +45,11 @@ def set_ranks(rows: Iterable[BoardRow]) -> None:
             row.unranked = "fewer than three seeds"
         elif row.method in ranked:
             row.unranked = "another row of the method holds its rank"
+            others += 1
         else:
             ranked[row.method] = row
             contenders.append(row.contender)
-    places, needed = rank_groups(contenders)
+    places, needed = rank_groups(contenders, len(contenders) + others)
     for row, place in zip(ranked.values(), places, strict=True):
         row.place, row.place_last = place
     if len(ranked) > 1:

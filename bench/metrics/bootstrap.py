@@ -69,6 +69,7 @@ def _means(values: ArrayLike, clusters: ArrayLike, bounds: Bounds) -> tuple[dict
 
 
 def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
+    means = np.sort(means)  # which clusters a draw picks must not depend on their order
     count, value = len(means), float(means.mean())
     if np.ptp(means) <= 1e-12 * max(1.0, abs(value)):
         low, high = _all_agree(value, count, bounds)

@@ -40,26 +40,29 @@ class Contender:
         """Return whether the lead over `other` is significant, corrected for `rivals` comparisons.
 
         One-sided, with Bonferroni's correction: Student's quantile for the seeds and the normal one for the test
-        records, in quadrature. Both sides of the difference are assumed to be as uncertain as this one. Since the other
-        row's deviation is not used, a row gains nothing from seeds that differ. On test records where both rows'
-        answers are known, the lead is that of the pairs, and so is its variance where that is the smaller one.
+        records, in quadrature. One seed and one test record of either side are assumed to be as uncertain as this
+        row's. Since the other row's deviation is not used, a row gains nothing from seeds that differ. On test records
+        where both rows' answers are known, the lead is that of the pairs, and so is its variance where that is the
+        smaller one.
         """
-        level, lead, over_records = _level(rivals), self.mean - other.mean, 2 * self._over_records()
+        level, lead, over_records = _level(rivals), self.mean - other.mean, self._over_records(other)
         apart = self.apart(other)
         if apart is not None:
             lead = float(apart.mean())
             over_records = min(over_records, _over_pairs(apart))
-        return bool(lead > math.sqrt(ndtri(level) ** 2 * over_records + 2 * _over_seeds(spread, level) / self.seeds))
+        over_seeds = _over_seeds(spread, level) * (1 / self.seeds + 1 / other.seeds)
+        return bool(lead > math.sqrt(ndtri(level) ** 2 * over_records + over_seeds))
 
-    def gap(self, spread: SeedSpread, rivals: int) -> float:
-        """Return the smallest lead that is significant by :meth:`leads` over a row whose answers are not known."""
+    def gap(self, other: Contender, spread: SeedSpread, rivals: int) -> float:
+        """Return the smallest lead over `other` that is significant by :meth:`leads` if answers are not known."""
         level = _level(rivals)
-        return math.sqrt(2 * (ndtri(level) ** 2 * self._over_records() + _over_seeds(spread, level) / self.seeds))
+        over_seeds = _over_seeds(spread, level) * (1 / self.seeds + 1 / other.seeds)
+        return math.sqrt(ndtri(level) ** 2 * self._over_records(other) + over_seeds)
 
-    def _over_records(self) -> float:
+    def _over_records(self, other: Contender | None = None) -> float:
         # Agresti and Coull's share, so that an accuracy of 1 is not certain.
         share = (self.mean * self.test_records + 2) / (self.test_records + 4)
-        return share * (1 - share) / self.test_records
+        return share * (1 - share) * (1 / self.test_records + (0 if other is None else 1 / other.test_records))
 
 
 def _level(rivals: int) -> float:
@@ -102,28 +105,31 @@ def difference(one: Contender, other: Contender) -> Difference:
     return Difference(float(apart.mean()), math.sqrt(squares), len(apart))
 
 
-def rank_groups(contenders: Sequence[Contender]) -> tuple[list[tuple[int, int]], float]:
-    """Return the first and last rank of each contender's group, and the lead that the first needs over the others.
+def rank_groups(contenders: Sequence[Contender], rows: int = 0) -> tuple[list[tuple[int, int]], float]:
+    """Return the first and last rank of each contender's group, and the smallest significant lead of the first.
 
-    `contenders` are in descending order of their means. A group ends before the first row that some row of the group
-    leads significantly; the spread of a row's seeds is its own or the one pooled over the rows up to it, whichever
-    makes leads less significant. The truly best method misses the first group with a probability of at most 5% if its
-    seeds differ no more than those of the rows above it; a method whose seeds differ more needs more seeds to show its
-    rank. For pairs of rows with known answers, smaller leads are significant.
+    `contenders` are in descending order of their means; `rows` is the number of rows from which they were chosen as the
+    best of their methods (0: their own). A group ends before the first row that some row of the group leads
+    significantly; the spread of a row's seeds is its own or the one pooled over the rows at least as accurate,
+    whichever makes leads less significant. The truly best method misses the first group with a probability of at most
+    5% if its seeds differ no more than those of the rows above it; a method whose seeds differ more needs more seeds to
+    show its rank. For pairs of rows with known answers, smaller leads are significant.
     """
-    rivals, starts, group = len(contenders) - 1, list[int](), list[tuple[Contender, SeedSpread]]()
+    rivals, starts, group = max(rows, len(contenders)) - 1, list[int](), list[tuple[Contender, SeedSpread]]()
     level = _level(rivals)
-    squares, freedom, needed = 0.0, 0, 0.0
+    needed = 0.0
     for number, one in enumerate(contenders):
-        squares, freedom = squares + one.spread.variance * one.spread.freedom, freedom + one.spread.freedom
+        above = [other.spread for other in contenders if other.mean >= one.mean]
+        freedom = sum(spread.freedom for spread in above)
+        pooled = SeedSpread(sum(spread.variance * spread.freedom for spread in above) / freedom, freedom)
         # Not the larger variance: a pooled one has more degrees of freedom, so that a wider row above could help.
-        spread = max(one.spread, SeedSpread(squares / freedom, freedom), key=lambda spread: _over_seeds(spread, level))
-        if not group or any(above.leads(one, wide, rivals) for above, wide in group):
+        spread = max(one.spread, pooled, key=lambda spread: _over_seeds(spread, level))
+        if not group or any(better.leads(one, wide, rivals) for better, wide in group):
             starts.append(number)
             group = []
         group.append((one, spread))
         if number == 0:
-            needed = one.gap(spread, rivals)
+            needed = min((one.gap(other, spread, rivals) for other in contenders[1:]), default=0.0)
     bounds = [*starts, len(contenders)]
     ranks = [(start + 1, end) for start, end in pairwise(bounds) for _ in range(start, end)]
     return ranks, needed

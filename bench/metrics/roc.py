@@ -10,6 +10,7 @@ non-members at 1%. Members that tie with the threshold do not count.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,7 +26,7 @@ CHUNK = 2_000_000
 """Scores per chunk of draws, to bound memory."""
 CONFIDENCE = 0.95
 FEW = 10
-"""Expected false positives below which a bootstrap's lower limit exceeds the true rate too often."""
+"""Expected errors below which a bootstrap's lower limit exceeds the truth too often."""
 
 
 def roc(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats]:
@@ -53,9 +54,9 @@ def membership_metrics(
     Scores of one canary or target are dependent, so the bootstrap resamples whole `groups` (n,). Several groupings
     (k, n) give an interval that contains each one's, and the first gives `n`. With one group the bootstrap resamples
     members and non-members separately, and the interval does not cover retraining. A rate with fewer than :data:`FEW`
-    expected false positives also covers the exact interval for independent scores. A zero-length interval does not mean
-    certainty. Rates below one non-member are left out. Raises :class:`BenchError` as :func:`roc`, and for invalid
-    rates, groups or draws.
+    expected false positives also covers the exact interval for independent scores, and an AUC with fewer than that many
+    errors Wilson's. Rates below one non-member are left out. Raises :class:`BenchError` as :func:`roc`, and for
+    invalid rates, groups or draws.
     """
     values, truth = _checked(scores, members)
     if not all(0 <= fpr <= 1 for fpr in fprs) or draws < 1:
@@ -79,6 +80,10 @@ def membership_metrics(
             exact = _exact(true[0], false[0], fpr, confidence)
             low[column], high[column] = min(low[column], exact[0]), max(high[column], exact[1])
     nonmembers = int((~truth).sum())
+    fewest, auc = min(nonmembers, len(truth) - nonmembers), float(point[0, 0])
+    if fewest * min(auc, 1 - auc) < FEW:
+        wide = _wilson(auc, fewest, confidence)
+        low[0], high[0] = min(low[0], wide[0]), max(high[0], wide[1])
     return {
         name: Estimated(value=value, low=lower, high=upper, n=sizes[0])
         for name, fpr, value, lower, upper in zip(
@@ -118,6 +123,18 @@ def _exact(true: Floats, false: Floats, fpr: float, confidence: float) -> tuple[
     low = scipy.stats.beta.ppf(risk, above[0], members - above[0] + 1) if above[0] else 0.0
     high = scipy.stats.beta.ppf(1 - risk, above[1] + 1, members - above[1]) if above[1] < members else 1.0
     return float(low), float(high)
+
+
+def _wilson(auc: float, fewest: int, confidence: float) -> tuple[float, float]:
+    """Return Wilson's interval for an AUC with `fewest` members or non-members.
+
+    The AUC's variance is at most ``auc * (1 - auc) / fewest``, that of a share. Draws from few scores vary too little,
+    and not at all if all members lie above all others.
+    """
+    square = float(scipy.special.ndtri(0.5 + confidence / 2)) ** 2 / fewest
+    middle = (auc + square / 2) / (1 + square)
+    half = math.sqrt(square * auc * (1 - auc) + square**2 / 4) / (1 + square)
+    return middle - half, middle + half
 
 
 def _weights(

@@ -29,6 +29,8 @@ def released_together(records: Mapping[str, Record], names: Iterable[str]) -> li
             keys = "\n".join(f"  {key}" for key in fitting)
             raise BenchError(f"records with different settings begin with {name!r}. Name those you mean:\n{keys}")
         found |= {key: done[key] for key in fitting}
+    if not found:
+        raise BenchError("no record is named. Name those that were released together.")
     for what, values in (
         ("data sets", {record.dataset for record in found.values()}),
         ("revisions of a data set", {record.dataset_revision for record in found.values()}),

@@ -336,6 +336,7 @@ def test_too_few_references_are_refused() -> None:
             ),
         )
     everything = np.ones_like(signals_of(0).inside)
+    assert np.isfinite(score("rmia", dataclasses.replace(signals_of(0), inside=everything), mode="online")).all()
     for inside, name, mode in ((everything, "lira", "offline"), (everything, "rmia", "offline"),
                                (everything, "lira", "online"), (~everything, "lira", "online"),
                                (~everything, "rmia", "online")):  # fmt: skip

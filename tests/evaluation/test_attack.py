@@ -44,6 +44,20 @@ def attacked(trained: Path) -> tuple[Path, str]:
     return trained, done.stdout
 
 
+def test_a_family_whose_coins_all_fell_alike_is_left_out(trained: Path, tmp_path: Path) -> None:
+    """With seed 9 both shadow runs hold the copied records: they have no ROC, but the other families do."""
+    out = tmp_path / "runs"
+    shutil.copytree(trained, out)
+    key = next((out / "records").glob("digits-dp-sgd-*")).stem
+    done = bench("attack", key, "-o", str(out), "-a", "loss", "-p", "tiny", "--seed", "9", "--workers", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (attack,) = RunDir(out).read_attacks()[0]
+    metrics = attack.targets[Role.STUDENT.value].metrics
+    assert {"natural auc", "outlier auc", "mislabelled auc"} <= metrics.keys()
+    assert "duplicated auc" not in metrics
+    assert any("fell alike" in note and "duplicated" in note for note in attack.notes)
+
+
 def test_attacks_print_their_tables_and_leave_records_and_pictures(attacked: tuple[Path, str]) -> None:
     out, printed = attacked
     for word in ("model inversion", "membership", "robustness", "counterfactual", "pictures in"):

@@ -98,6 +98,23 @@ def test_a_file_that_cannot_be_read_is_recorded_as_that_with_its_traceback(tmp_p
     assert "in train_student" in (tmp_path / failure.log).read_text()
 
 
+class Diverged(OneTeacher):
+    """Its student has weights that are not numbers."""
+
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        released = super().train_student(private, public, ledger, context)
+        for parameter in released.student.parameters():
+            parameter.data.fill_(float("nan"))
+        return released
+
+
+def test_a_student_that_diverged_is_no_result(tmp_path: Path) -> None:
+    with one_cell(tmp_path, method=Diverged) as (cell, run_dir, source):
+        failure = run_cell(cell, run_dir, source, Progress()).failure
+    assert failure is not None
+    assert "its training diverged" in failure.reason
+
+
 class Maker(OneTeacher):
     """Makes an artefact."""
 

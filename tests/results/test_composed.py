@@ -52,6 +52,8 @@ def test_names_stand_for_whole_parts_of_a_key() -> None:
     other = student(1, GAUSSIAN, config={"lr": 0.1}).model_copy(update={"key": f"{first}-other"})
     with pytest.raises(BenchError, match=f"different settings begin with '{first}'. Name those you mean:\n  {first}\n"):
         released_together({**known, other.key: other}, [first])
+    with pytest.raises(BenchError, match="no record is named"):
+        released_together(known, [])
     with pytest.raises(BenchError, match="unknown record 'mnist-pate-1'"):
         released_together(known, ["mnist-pate-1"])  # the beginning of two targets
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from bench.core.config import as_dict, build_config
 from bench.core.disclosure import PRIVATE_FIGURES
+from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Basis, Family, Signals
 from bench.data.splits import Materialised
 from bench.evaluation.attack.figures import roc_figure
@@ -76,6 +77,8 @@ def membership(
         }
         targets[role.value] = Scores(metrics=metrics, accuracy=accuracy)
     headline, powerless = power(scored[Role.NON_PRIVATE], place.options.seed)
+    if left_out := [family for family in dict.fromkeys(candidates.family) if family not in scored[Role.STUDENT]]:
+        context.note(f"all coins of {', '.join(left_out)} fell alike, so they have no ROC curve: more --shadow-runs")
     picture = f"attacks/{key}.png"
     bounded = record.privacy is not None and speaks_of(record.privacy.unit)
     proven = record.privacy.proven.epsilon if record.privacy and bounded else math.inf
@@ -135,9 +138,12 @@ def _score(
         if mine.any():
             canary = np.tile(candidates.canary[mine], len(shadow_runs))
             target = np.repeat(np.arange(len(shadow_runs)), mine.sum())
+            members = np.concatenate([inside[mine] for inside in truth])
+            if members.all() or not members.any():
+                continue
             found[family.value] = (
                 np.concatenate([scores[mine] for scores in every]),
-                np.concatenate([inside[mine] for inside in truth]),
+                members,
                 np.stack([canary, target] if len(shadow_runs) >= RETRAINED else [canary]),
             )
     return found
@@ -150,6 +156,8 @@ def power(baseline: Scored, seed: int, draws: int = DRAWS) -> tuple[str, str]:
     """
     # Epsilon allows more leakage for a group than for a record.
     records = {family: rows for family, rows in baseline.items() if family != Family.DUPLICATED.value}
+    if not records:
+        raise BenchError("every canary's coin fell alike in all shadow runs. Ask for more --shadow-runs.")
     strict = 1 - 2 * POWER_ERROR / len(records)  # the interval is two-sided, but only one side counts
     auc = {name: membership_metrics(*rows, (), seed, draws, confidence=strict)["auc"] for name, rows in records.items()}
     best = max(auc, key=lambda name: auc[name].value)
@@ -225,12 +233,17 @@ def baseline_cell(cell: Cell, student: str) -> Cell:
 def signals_of(
     shadow_runs: Sequence[ShadowRun], candidates: Candidates, material: Materialised, shift: int, device: torch.device
 ) -> list[Signals]:
-    """Return an attack's view of each of `shadow_runs` as the target, with the others as references."""
+    """Return an attack's view of each of `shadow_runs` as the target, with the others as references.
+
+    Raises :class:`BenchError` if a shadow run diverged.
+    """
     queries = queries_of(candidates.images, shift)
     logits = np.stack([logits_of(s.released, queries, device) for s in shadow_runs])
     inside = np.stack([candidates.inside(s) for s in shadow_runs])
     images, labels = material.test_images[:POPULATION], material.test_labels[:POPULATION].numpy()
     population = np.stack([logits_of(s.released, images[None], device)[0] for s in shadow_runs])
+    if np.isnan(logits).any() or np.isnan(population).any():  # an attack could take NaN for the surest member
+        raise BenchError("a shadow run's outputs are not numbers: its training diverged. Lower its learning rate.")
     return [
         Signals(
             labels=candidates.labels, target=logits[target], references=np.delete(logits, target, 0),
