@@ -1,18 +1,18 @@
 """Model inversion by gradient: Fredrikson, Jha and Ristenpart, CCS 2015 (MI-Face), section 5.
 
 Threat model: the attacker holds the student's weights and knows the classes' names and the images' size; there are no
-auxiliary images (``subspace`` takes some, of other people). An image in [0, 1] descends the student's loss for a class,
-under a prior. ``gradient=numeric`` estimates the gradient from confidences, along random directions; ``rounding``
-rounds them (the countermeasure of section 5.3). Every answer counts as a query.
+auxiliary images (``subspace`` takes some, of other people). Gradient descent on an image in [0, 1] lowers the student's
+loss for a class, under a prior. ``gradient=numeric`` estimates the gradient from confidences, along random directions;
+``rounding`` rounds them (the countermeasure of section 5.3). Every answer counts as a query.
 
 Differences from the paper: its loss 1 - p_y has no gradient if the student is sure of another class; here it is -log
 p_y or the margin between logits, by Adam (``loss=confidence`` and ``optimizer=sgd`` with ``rate=0.1`` give the
 paper's). Its black-box variant queries every pixel twice per step; here ``directions`` random directions are queried. A
 Gaussian blur (``blur``) replaces its denoising and sharpening, used for an autoencoder only.
 
-The quick preset is ours: with shifted and noisy views and a prior for few bright, smooth strokes, a convolutional
-student yields digits instead of unrecognisable textures. ``prior=relative`` weighs the prior in units of the loss's
-mean gradient, to suit any student temperature; noisier and larger numeric gradients need less prior.
+The quick preset is ours: with shifted and noisy views and a prior that favours few, bright, smooth strokes, a
+convolutional student yields digits instead of unrecognisable textures. ``prior=relative`` weighs the prior in units of
+the loss's mean gradient, to suit any student temperature; noisier and larger numeric gradients need less prior.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def run(
         risk: Replaces `eps` by a bound on an attacker: ``reconstruction@0.01=0.05``, ``tpr@0.01=0.1`` or
             ``advantage=0.2`` runs the largest proven epsilon that satisfies it.
         set: Settings by name, ``FIELD`` or ``METHOD.FIELD``: ``{"teachers": 100, "dp-sgd.epochs": 5}``.
-        noise: ``seeded``, or ``secure`` for exact samplers, which no seed repeats.
+        noise: ``seeded``, or ``secure`` for exact samplers, whose noise no seed reproduces.
         noise_salt: ``random``; to repeat a record, its `noise_salt`, or ``none`` if it has none.
         precision: Arithmetic of teacher ensembles: ``float32``, ``tf32`` or ``bf16``.
         out: Run directory.
@@ -179,7 +179,7 @@ def run(
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         workers: Processes for the teachers of a cell; 0: the cores of its job.
         threads: CPU threads of one operation.
-        quiet: Whether to show no progress.
+        quiet: Whether to hide the progress display.
 
     Raises:
         BenchError: A name or value is unknown or out of range, or `out` cannot be written.

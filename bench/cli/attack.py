@@ -77,7 +77,7 @@ def attack(
     auxiliary: Auxiliary = None, shadow_runs: ShadowRuns = 0, tune: Tune = 0, seed: Seed = 0,
     reuse: ReuseOption = Reuse.DONE, launch: LaunchOptions, quiet: Quiet = False, json_: Json = False,
 ) -> None:  # fmt: skip
-    """Attack the students of a run directory and their controls: inversion, membership, release; and robustness.
+    """Attack the students of a run directory and their controls: inversion, membership, release and robustness.
 
     The controls are the same net without privacy, one trained on other records, and an untrained one. A cell is
     inconclusive (`no power`) if its attack does not break the net without privacy. Several of these commands may share

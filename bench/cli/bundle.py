@@ -38,7 +38,7 @@ def bundle(
 
 def merge(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, for instance from other machines.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run directory that gets their results.")] = Path("runs"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run directory that receives their results.")] = Path("runs"),
     json_: Json = False,
 ) -> None:
     """Copy records, students, attacks and audits of run directories into one. Exits with 1 if any are left out."""

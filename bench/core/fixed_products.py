@@ -1,6 +1,6 @@
 """Makes the rows of a matrix product independent of their position on AMD processors.
 
-By default, MKL's kernels for AMD sum a row in another order if its address is no multiple of 16 bytes. Removing a
+By default, MKL's kernels for AMD sum a row in another order if its address is not a multiple of 16 bytes. Removing a
 record moves all later ones, which changes the last bits of their values. MKL's setting for reproducible results avoids
 this without a loss of speed, but has no effect once MKL has multiplied in the process:
 :func:`bench.training.by_record.in_equal_batches` tests for that.

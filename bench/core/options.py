@@ -55,7 +55,7 @@ class GridOptions:
     ] = None
     risk: Annotated[
         str | None,
-        what("--risk", help="Instead of --eps: the largest allowed advantage=, tpr@RATE= or reconstruction@PRIOR=."),
+        what("--risk", help="Instead of --eps, a limit on attacks: advantage=, tpr@RATE= or reconstruction@PRIOR=."),
     ] = None
     seeds: Annotated[
         int | str | Iterable[int], str, what("--seeds", "-s", help="Seeds, comma-separated; 0-4 is a range.")
@@ -157,7 +157,7 @@ class LaunchOptions:
             "--launcher",
             help=(
                 "inline (default), local (--jobs N processes on this machine) or slurm; for cells also submitit:NAME "
-                "or that of an installed package."
+                "or the launcher of an installed package."
             ),
             metavar="LAUNCHER",
         ),

@@ -62,13 +62,13 @@ def _check(value: Value) -> None:
     while left:
         one, count = left.pop(), count + 1
         if count > MOST:
-            raise ValueError(f"it holds more than {MOST:,} values, or one that holds itself")
+            raise ValueError(f"it holds more than {MOST:,} values, or one that contains itself")
         if isinstance(one, dict):
             left += [*one.keys(), *one.values()]
         elif isinstance(one, list):
             left += one
         elif isinstance(one, float) and not math.isfinite(one):
-            raise ValueError(f"{one} is no finite number")
+            raise ValueError(f"{one} is not a finite number")
         elif isinstance(one, int) and abs(one) >= 1 << 63:
             raise ValueError("a whole number is too large")
         elif not isinstance(one, str | int | float | None):

@@ -77,7 +77,7 @@ def get_dataset(name: str) -> DatasetSpec:
     if colon and base in DATASETS:
         where = data_root(None) / "raw" / (DATASETS[base].store or base)
         raise BenchError(
-            f"{base} takes no path; files that you have of it belong in {where}, and `python -m bench data get {base}` "
+            f"{base} takes no path. If you have its files, put them into {where}; `python -m bench data get {base}` "
             "says in which form. BENCH_DATA names another folder of data sets. Data of your own: folder:PATH."
         )
     if name not in DATASETS:

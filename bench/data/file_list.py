@@ -2,7 +2,7 @@
 
 A list holds names, sizes, modification times and labels, the times of all folders, and the revision. Before it is used
 again, the times of all folders and the size and time of `SAMPLE` evenly spaced files are compared with the disk; if one
-differs, the files are listed and the revision is computed anew.
+differs, the files are listed and the revision is computed again.
 
 This detects a file that was added, removed, renamed or replaced by renaming, which changes a folder's time. It can miss
 a change in place to a file outside the sample, and any change that restores the old times. A record's revision still

@@ -205,8 +205,8 @@ class PublicFolderLoader:
             raise BenchError(f"data set {spec.name!r} is not under {base}. {self.by_hand}")
         if len(classes) != spec.classes or list_classes(test) != classes:
             raise BenchError(
-                f"{base}: {len(classes)} training and {len(list_classes(test))} test classes, {spec.classes} alike are "
-                f"expected. {self.by_hand}"
+                f"{base}: {len(classes)} training and {len(list_classes(test))} test classes; the same {spec.classes} "
+                f"are expected. {self.by_hand}"
             )
         bases = train, test
 

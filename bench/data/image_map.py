@@ -191,7 +191,7 @@ def _make(target: Path, tag: str, halves: tuple[FileRecords, FileRecords], order
             digests[np.array(wrong)] = 0
             digests.flush()
         else:
-            raise StorageError(f"{partial} does not keep what was written to it: {len(wrong)} rows differ.")
+            raise StorageError(f"{partial} returns other data than was written to it: {len(wrong)} rows differ.")
         np.save(partial / "order.npy", order)
         arrays = {name: _entry(partial / f"{name}.npy") for name in ("images", "digests", "order")}
         put_in_place(

@@ -100,7 +100,7 @@ class StoredLoader:
             except DamagedError as error:
                 target = set_aside(root, spec.store, error)
                 damage = f"{error} It was set aside as {target.name}. "
-                request.progress(f"{error} Set aside as {target.name}; fetching {spec.name} anew", 0, None)
+                request.progress(f"{error} Set aside as {target.name}; fetching {spec.name} again", 0, None)
             self._fetch(request, damage)
             loaded = self._stored(request)
         if loaded is None:

@@ -253,7 +253,7 @@ def _privacy(
     elif cell.facts.disclosure.data_figures:
         accountants = [*accountants, *ledger.data_dependent(cell.delta)]
     else:
-        withheld = "the data set is not a public benchmark, and data-dependent figures tell of its records"
+        withheld = "the data set is not a public benchmark, and data-dependent figures reveal its records"
     record_level = ledger.record_level(cell.delta)
     return Privacy(
         unit=ledger.unit,
@@ -342,7 +342,7 @@ def failure_of(
     if told and private:
         reason = f"{told}; the log says why"
     elif private:
-        reason = f"{kind}; the message may tell of private records and stays in the log"
+        reason = f"{kind}; the message may reveal private records and stays in the log"
     else:
         reason = printable(f"{kind}: {error}")
     return Failure(kind=kind, reason=reason, log=log, spent=list(spent))

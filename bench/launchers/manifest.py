@@ -200,7 +200,7 @@ def load(folder: Path) -> Launch:
         return Launch.model_validate({**json_object(read_plain(path, LARGEST)), "folder": folder})
     except ValidationError as error:
         said = ": ".join(first_problem(error))
-        raise BenchError(f"{path} is of another version of this program ({said}). {AGAIN}") from error
+        raise BenchError(f"{path} comes from another version of this program ({said}). {AGAIN}") from error
     except (OSError, ValueError) as error:
         raise BenchError(f"{path} cannot be read ({error}). {AGAIN}") from error
 

@@ -23,7 +23,8 @@ Signature = tuple[int, int]  # signature of a record's file, see bench.results.r
 class Unit:
     """Unit of work of one process: a cell, or a shard (number, count) of its shared artefact.
 
-    `after`: keys of units that should finish first. `before`: signature of an old record, which does not settle it.
+    `after`: keys of units that should finish first. `before`: signature of an old record, with which the unit does not
+    count as done.
     """
 
     key: str

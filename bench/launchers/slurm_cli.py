@@ -94,7 +94,7 @@ def _chosen(resources: JobResources, there: Mapping[str, Partition]) -> list[Par
     named = resources.partition.split(",") if resources.partition else []
     for name in named:
         if name not in there:
-            raise UnknownNameError("partition", name, there, hint="`sinfo` tells more.")
+            raise UnknownNameError("partition", name, there, hint="`sinfo` lists them.")
     return [there[name] for name in named] or [p for p in there.values() if p.default] or list(there.values())
 
 

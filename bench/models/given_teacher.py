@@ -165,7 +165,7 @@ def _check_fit(given: GivenTeacher, facts: Facts, state: State, path: Path) -> N
     raise BenchError(
         f"{path} does not fit {given.net} for {facts.classes} classes and images of {facts.shape}: {name} is "
         f"{found.get(name, 'missing')} in the file and {wanted.get(name, 'missing')} in the model. Name its net by "
-        "--teacher, and give its weights in timm's names; of a student trained here the file that `bench export` wrote."
+        "--teacher, and give its weights in timm's names; for a student trained here, what `bench export` wrote."
     )
 
 

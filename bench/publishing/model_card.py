@@ -20,7 +20,7 @@ from bench.results.text import epsilon_rows, epsilon_text, md
 _UNITS = {
     PrivacyUnit.RECORD: "one record, an image together with its label",
     PrivacyUnit.LABEL: "the label of one record; its image is taken as public",
-    PrivacyUnit.QUERY_LABEL: "the label that the teacher gave to one query; it says nothing of a training record",
+    PrivacyUnit.QUERY_LABEL: "the label that the teacher gave to one query; it says nothing about a training record",
     PrivacyUnit.CLIENT: "all records of one client of a federation",
 }
 

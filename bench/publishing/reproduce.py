@@ -82,7 +82,7 @@ def dataset_of(record: Record) -> Dataset:
         return _told_by(record)
     if known.revision != record.dataset_revision:
         raise BenchError(
-            f"it was made on revision {record.dataset_revision} of {record.dataset}; here is {known.revision}."
+            f"it was made on revision {record.dataset_revision} of {record.dataset}; this machine has {known.revision}."
         )
     facts = known.facts
     if record.method in METHODS:
@@ -101,7 +101,7 @@ def _told_by(record: Record) -> Dataset:
     options = {} if record.student is None else record.student.options
     size = options.get("img_size")
     if record.utility is None or size is None or not {"num_classes", "in_chans"} <= set(options):
-        raise BenchError(f"only the files of {record.dataset} tell its classes and the shape of its images.")
+        raise BenchError(f"only the files of {record.dataset} state its classes and the shape of its images.")
     height, width = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
     facts = Facts(
         record.dataset, record.private_records, record.public_records, record.utility.test_records,

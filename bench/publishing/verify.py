@@ -1,4 +1,4 @@
-"""What publication demands beyond vetting: an audit of each row, a check of each method, and reruns of cells."""
+"""What publication requires beyond vetting: an audit of each row, a check of each method, and reruns of cells."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ class AuditRecord(Row):
         if above(self.epsilon, self.claimed):
             return "claim refuted"
         if self.allowed is None:
-            return "nothing is claimed of a record"
+            return "nothing is claimed about a record"
         if not math.isfinite(self.allowed):
             return "nothing is proven"
         if self.powerless:

@@ -59,7 +59,7 @@ def command_for(
         words += ["--space", "CANDIDATES", "--trials-mean", number_word(tuning.trials_mean), "--law", tuning.law.value]
         words += ["--score", tuning.score.value]
         words += [] if tuning.score_noise is None else ["--score-noise", number_word(tuning.score_noise)]
-        missing.append("CANDIDATES is a file with the candidates that the record lists; tuning draws anew each time")
+        missing.append("CANDIDATES is a file with the candidates that the record lists; each tuning makes new draws")
     proven = spec.basis is not Basis.CLAIMED
     words += grid_words(
         basis=spec.basis if proven and tuning is None else None,

@@ -82,8 +82,8 @@ class Cache:
             arrays = make()
             if self._ledger and self._ledger.events != before:
                 raise BenchError(
-                    f"the artefact {kind!r} asks the ledger while it is made: a run that finds it in the cache learns "
-                    "from answers that it does not pay for. Ask the ledger outside of cache.get."
+                    f"the artefact {kind!r} asks the ledger while it is made: a run that finds it in the cache would "
+                    "learn from answers that it does not pay for. Ask the ledger outside of cache.get."
                 )
             self.put(kind, depends, arrays)
             return arrays

@@ -142,8 +142,8 @@ class Checkpoint:
         """Ignore the saved state, because its inputs differ, and report this."""
         self._found, self._looked = None, True
         self._cache.say(
-            f"the checkpoint of the stage {self.kind} is not used: it is of a stage with other inputs; the stage "
-            "starts from its beginning"
+            f"the checkpoint of the stage {self.kind} is not used, because it belongs to a stage with other inputs; "
+            "the stage starts from the beginning"
         )
 
     def say_resumed(self) -> None:

@@ -158,7 +158,7 @@ def _resume(url: str, part: Path, progress: Progress) -> None:
             return
         if have and error.code == 416:
             part.unlink()
-            raise ConnectionResetError("the part was longer than the file; starting anew") from error
+            raise ConnectionResetError("the part was longer than the file; starting over") from error
         raise
     with answer, storage_errors(part):
         if answer.status != 206:

@@ -1,4 +1,4 @@
-"""``bench run --launcher dask``: cells on Dask's workers, of this machine or of a cluster that runs already."""
+"""``bench run --launcher dask``: cells on Dask's workers, on this machine or on a running cluster."""
 
 from __future__ import annotations
 

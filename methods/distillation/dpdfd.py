@@ -10,10 +10,10 @@ and the teacher trained on them. Public: the number of records. Released: the st
 images, all functions of the noisy gradients alone. Unit record, adjacency replace. The teacher may be a given one:
 :mod:`bench.methods.shared.given_teacher`.
 
-Answer: the gradient of KL(teacher || student) in the student's outputs, normalised per image to an L2 norm of C (the
-abstract's word) or with every entry clamped to +-C (``bounding=clamp``: the code's ``abadi``; its ``auto`` divides by
-the largest signed entry of the batch), averaged over the batch, with noise of deviation sigma C / b on every entry of
-every image's copy of the mean. The mean does not say which image has which class, so a student learns nothing from it;
+Answer: the gradient of KL(teacher || student) in the student's outputs, normalised per image to an L2 norm of C (as the
+abstract says) or with every entry clamped to +-C (``bounding=clamp``: the code's ``abadi``; its ``auto`` divides by the
+largest signed entry of the batch), averaged over the batch, with noise of deviation sigma C / b on every entry of every
+image's copy of the mean. The mean does not say which image has which class, so a student learns nothing from it;
 ``gradients=per-example`` skips the averaging, as the code does for several teachers.
 
 Proven: the Gaussian mechanism. One record can change the teacher, hence the gradients of all b images of a batch, each

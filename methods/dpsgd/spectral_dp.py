@@ -13,7 +13,7 @@ of a linear layer; biases are not filtered. White noise is white in every orthon
 release of the projected sum, with noise on the kept frequencies only. The filter is post-processing: a step costs as
 much as DP-SGD's.
 
-The authors' code draws the noise on the frequencies of the complex transform, and less than the accountant assumes:
+The authors' code adds the noise to the frequencies of the complex transform, and adds less than the accountant assumes:
 
 - Gradients of the mean loss of B examples are clipped to the full bound, but the noise is divided by B
   (``PAD_noise_fc`` in models/bc_linear.py, ``_conv2dfft_single_noise`` in models/conv2d.py). A record with a long

@@ -4,8 +4,9 @@ Malek, Mironov, Prasad, Shilov, Tramer, "Antipodes of Label Differential Privacy
 (arXiv:2106.03408). Each label's one-hot code o gets Laplace noise of scale b on every entry, once. At every step a soft
 label is the posterior, proportional to ``p_c exp(-|o - e_c|_1 / b)`` with the net's probabilities p; the loss is the
 cross-entropy to it. With p held fixed in the posterior, its gradient equals the negative log-likelihood's, which is
-computed instead (:mod:`bench.methods.label.family`). The authors also offer Gaussian noise, not built here: the
-posterior in their code divides by the deviation, Bayes' rule by its square (``_map_normal`` in ``lib/alibi.py``).
+computed instead (:mod:`bench.methods.label.family`). The authors also offer Gaussian noise, which is not implemented
+here: the posterior in their code divides by the deviation, Bayes' rule by its square (``_map_normal`` in
+``lib/alibi.py``).
 
 Threat model: the attacker holds the student and the noisy codes, all images and all labels but one. Private: labels.
 Public: the images of the private records. Released: the student and the noisy codes. Unit label, adjacency replace: a

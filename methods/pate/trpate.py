@@ -11,7 +11,7 @@ Threat model: the attacker holds the released student and knows all records but 
 record trains one teacher, chosen by a hash of its index. Public: the backbone's weights and training data, and
 unlabelled images of the target's distribution. Released: the student's head on the public backbone, the choice of
 queries (and of those answered), and their noisy labels. Unit record: one record changes one teacher and so one vote per
-query. Records in the public source have no guarantee; the row states the known overlap.
+query. No guarantee covers records in the public source; the row states the known overlap.
 
 Claimed by ``trpate``: Theorem 1, the strong composition of 2*gamma-DP queries; with ``claim=data-dependent`` PATE's
 moments accountant on the votes, which the paper names but does not use. Proven: the composition of the noisy

@@ -1,7 +1,8 @@
 """Teachers that start from public weights, and students on the same public backbone.
 
-The weights' training set is public data, which the row names; private records in it have no guarantee. Frozen layers
-map each image alone, so one record still changes one teacher. A student contains no layer trained on private records.
+The weights' training set is public data, which the row names; no guarantee covers private records in it. Frozen layers
+process each image separately, so one record still changes only one teacher. A student contains no layer trained on
+private records.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class OnBackbone(Method):
         return "; ".join([words_of(self.config, self.facts), *unlabelled])
 
     def public_kinds(self) -> tuple[PublicKind, ...]:
-        """See :meth:`bench.interface.Method.public_kinds`: a backbone that saw no data is no public data."""
+        """See :meth:`bench.interface.Method.public_kinds`: a backbone trained on no data set is not public data."""
         if not uses_no_data(self.config):
             return self.public_data_kinds
         others = tuple(kind for kind in self.public_data_kinds if kind is not PublicKind.TRANSFERRED)

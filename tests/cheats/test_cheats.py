@@ -131,8 +131,8 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (public_arguments.SumsOfOtherLabels, r"one record moves the values by 2 \(L2\) in its call 1 of gaussian"),
     ],
     [  # Inside DP-SGD.
-        (inside_dp_sgd.LargePasses, "its net and loss give other gradients for the same records"),
-        (inside_dp_sgd.HeldByTorch, "its net and loss give other gradients for the same records"),
+        (inside_dp_sgd.LargePasses, "its net and loss give different gradients for the same records"),
+        (inside_dp_sgd.HeldByTorch, "its net and loss give different gradients for the same records"),
         (inside_dp_sgd.SwappedImages, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.PrivateStart, "its call 1 of dp_sgd has another model"),
         (inside_dp_sgd.HeldByStreams, "its call 1 of dp_sgd has another model"),
@@ -155,7 +155,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (inner_functions.ClientsOfAll, "12 clients together move what the mechanism takes of 25 records in its call 1"),
     ],
     [  # Beside what a method is given.
-        (reaches.HasBenchRead, "its code has bench read the file README.md"),
+        (reaches.HasBenchRead, "its code makes bench read the file README.md"),
         (reaches.ReadsVariable, "its code reads the environment variable CHEAT_MAP"),
         (reaches.CalibrateOpens, "its code opens the file"),
         (reaches.OpensFile, "its code opens the file"),
@@ -180,14 +180,14 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (between_processes.SharedMemory, "its code (may not reach /cheat-|maps memory that other processes share)"),
         (between_processes.FileSizes, "its code writes the file cheat-"),
         (between_processes.LateThread, "its code leaves a thread running"),
-        (between_processes.SecondState, "differ in what the student holds beside its weights"),
+        (between_processes.SecondState, "differ in what the student holds besides its weights"),
         (between_processes.ReadsTape, "differ in the released counts"),
     ],
     [  # Declarations.
         (declarations.UndeclaredBypass, "class attribute bypass is empty"),
         (declarations.UncalledBypass, "never calls ledger.bypass"),
         (declarations.CostsLess, r"its charges\(\) cost epsilon"),
-        (declarations.Forgetful, "took nothing through the ledger"),
+        (declarations.Forgetful, "it never used the ledger"),
     ],
 ]
 """Of each kind the first runs in CI, and ``pytest -m slow`` runs the others."""

@@ -97,7 +97,7 @@ def test_an_author_cannot_try_the_neighbours_beforehand(monkeypatch: pytest.Monk
     [
         pytest.param(
             reaches.ReadsNatively,
-            "it trains another student than its record's",
+            "it trains a different student from its record's",
             marks=pytest.mark.skipif(not is_confinable(), reason="this kernel has no Landlock"),
         ),
         (after_the_charge.RewritesUnwatched, "its ledger charges for other events than its record states"),

@@ -67,7 +67,7 @@ from helpers.commands import refused
         (["run", "-m", "pate", "--student", "mlp", "--set", "student=lenet"], "--set student is given 2 times"),
         (["run", "-m", "pate", "--device", "gpu"], "--device gpu is unknown. Accepted: auto, cpu, cuda or cuda:N"),
         (["run", "-m", "nonprivate", "-e", "1", "--device", "nothing"], "torch knows no such device. Use auto"),
-        (["run", "-m", "pate", "-d", "imagenet:/data"], "imagenet takes no path; files that you have of it belong in"),
+        (["run", "-m", "pate", "-d", "imagenet:/data"], "imagenet takes no path. If you have its files, put them into"),
         (["run", "-m", "pate", "-e", "10", "-p", "tiny", "--set", "teachers=100000"], "10 claimed: more teachers than"),
         (["run", "-m", "pate", "-s", "2-0"], "--seeds 2-0 is not a range"),
         (["run", "-m", "pate", "-s", "0-"], "--seeds 0- is not a range"),

@@ -203,7 +203,7 @@ def test_imagenet_is_read_from_its_folders(tmp_path: Path) -> None:
         for number in range(3):
             put_image(given / half / f"n0000000{number}" / "a.JPEG", 40 * number, (300, 260), "RGB")
     spec = datasets.DATASETS["imagenet"]
-    with pytest.raises(BenchError, match="1000 alike are expected"):
+    with pytest.raises(BenchError, match="the same 1000 are expected"):
         spec.loader(request(spec, tmp_path))
     few = replace(spec, classes=3, class_names=("a", "b", "c"))
     loaded = few.loader(request(few, tmp_path))

@@ -162,7 +162,7 @@ def test_a_traceback_stays_in_the_cache_even_if_the_last_error_has_no_message(tm
     ):
         failure = run_cell(cell, run_dir, source, Progress()).failure
     assert failure is not None
-    assert failure.reason == "AssertionError; the message may tell of private records and stays in the log"
+    assert failure.reason == "AssertionError; the message may reveal private records and stays in the log"
     assert failure.log == f"cache/{cell.key}.log"
     log = run_dir.path / failure.log
     assert "patient-7.png" in log.read_text()

@@ -1,8 +1,9 @@
 """Scores of reconstructions: per image, and estimates over classes.
 
 Everything is scored, including reported failures. Every measure against private (member) images is also taken against
-unseen ones (non-members): only the difference concerns privacy, because a good picture of a class is near to both. A
-larger pool is nearer by chance, so it is scored by the expected best of a random subset of the smaller pool's size.
+unseen ones (non-members): only the difference concerns privacy, because a good picture of a class is close to both. The
+best match in a larger pool is closer by chance, so that pool is scored by the expected best match in a random subset of
+the smaller pool's size.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def releases_of(
     net = generator_of(weights, facts.shape, facts.classes) if weights else None
     if net is None:
         if weights:
-            context.note("the released generator is of a net not known here: attacked by the released images alone")
+            context.note("the released generator's net is not known here: attacked by the released images alone")
         return {Role.STUDENT: ReleasedImages(images)}
     found = {Role.STUDENT: draw(net, images, draws, context)}
     untrained = generator_of(weights, facts.shape, facts.classes)

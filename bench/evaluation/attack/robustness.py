@@ -1,4 +1,4 @@
-"""Adversarial robustness of a student: a sweep over perturbation sizes. Neither a privacy measure nor ranked."""
+"""Adversarial robustness of a student: a sweep over perturbation sizes. No measure of privacy, and not ranked."""
 
 from __future__ import annotations
 

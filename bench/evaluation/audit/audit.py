@@ -178,7 +178,7 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
     if not cell.facts.disclosure.data_figures:
         context.note(PRIVATE_FIGURES)
     if not method.private:
-        context.note("there is no noise to leave out: the audit is its own power run")
+        context.note("there is no noise to leave out, so the audit itself shows its power")
     found = {**_result(method.unit, channels, shadow_runs[False]), "power": power, "mechanisms": mechanisms}
     return _like_the_record(found, record, cell)
 
@@ -244,8 +244,8 @@ def check_accuracy(record: float, shadow: float, classes: int, tests: int) -> No
     if max(shadow, 1 / classes) < least:
         raise BenchError(
             f"the shadow runs have accuracy {shadow:.3f}, and the record has {record:.3f}: at least {least:.3f} is "
-            "needed, or the bound tells nothing about the record. Does the method behave differently in an "
-            "audit, or vary this much? Try another --seed, or more --runs."
+            "needed, or the bound says nothing about the record. Does the method behave differently in an "
+            "audit, or do its runs vary this much? Try another --seed, or more --runs."
         )
 
 

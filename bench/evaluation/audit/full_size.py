@@ -34,7 +34,7 @@ def pair_for(
     elif least > seconds:
         why = f"it takes {least:.0f} seconds or more, and --minutes gives it {seconds:.0f}"
     else:
-        why = "which records are one client's is the method's affair"
+        why = "only the method knows which records are one client's"
         try:
             pair = full_size_pair(METHODS.get(cell.method), cell.config, source.material(cell.dataset))
         except BenchError as error:

@@ -178,7 +178,7 @@ def candidate_pairs(
     if is_text(facts.shape):
         raise BenchError("candidates are images here, and this data set holds texts.")
     if method.unit is PrivacyUnit.LABEL and count > facts.classes:
-        raise BenchError(f"a label has {facts.classes} values, which are all the candidates that there are.")
+        raise BenchError(f"a label has {facts.classes} values, so there are no more candidates. Give fewer.")
     layouts = 1 if method.unit is PrivacyUnit.LABEL else math.ceil(count / facts.classes)
     side = max(SIDE, math.ceil(math.sqrt(BRIGHT * layouts) / SIDE) * SIDE)
     absent = method.adjacency is Adjacency.ADD_REMOVE

@@ -102,7 +102,7 @@ class _Candidates(NoisySteps):
             rows = ([one[[row]] for one in candidates] for row in range(count))
             self._parts = torch.stack([_flat(self.clipping.summed(row)) for row in rows]) - zero
         if len(self._parts) < count:
-            raise BenchError(f"DP-SGD takes too few examples per pass for {count} candidates. Ask for fewer.")
+            raise BenchError(f"DP-SGD takes too few examples per pass for {count} candidates. Give fewer.")
 
     def draw(self) -> Iterator[NDArray[np.float32]]:
         drawn = list(super().draw())
@@ -260,7 +260,7 @@ def _compare_code(more: Mapping[str, Any], fewer: Mapping[str, Any]) -> None:
     shown = more["images"][:RECORDS].detach().cpu(), more["labels"][:RECORDS].detach().cpu()
     first, second = (probed(one["model"], one["run"].loss, *shown) for one in (more, fewer))
     if first != second:
-        raise PublicDifference("net and loss of DP-SGD give other gradients for the same records in one run")
+        raise PublicDifference("net and loss of DP-SGD give different gradients for the same records in the two runs")
 
 
 def tapped_dp_sgd(

@@ -272,7 +272,7 @@ def run_once(
     # The record's accuracy is measured on the student in memory, which may hold more than its weights.
     seen = [*released_parts(released), ("the student's outputs on test images", digest_of(logits))]
     nets = {"student": released.student, "generator": released.generator}
-    seen += [(f"what the {name} holds beside its weights", fingerprint(net)) for name, net in nets.items() if net]
+    seen += [(f"what the {name} holds besides its weights", fingerprint(net)) for name, net in nets.items() if net]
     seen += [(f"event {number}", json.dumps(event.as_dict())) for number, event in enumerate(ledger.events, 1)]
     seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
     outcome = Outcome(seen, ledger.bypasses, len(ledger.events), bool(taping.given), difference=taping.difference)

@@ -65,7 +65,7 @@ def near(first: Outcome, run: Outcome) -> None:
 
 def bounded(moved: str) -> None:
     """Reject a method if one record `moved` an input by more than its charge."""
-    if moved.endswith(EQUAL_BATCHES):  # rounding, which other noise would not mend
+    if moved.endswith(EQUAL_BATCHES):  # rounding, which other noise would not fix
         raise Rejected(moved)
     if moved.endswith(OTHER_SET):
         raise Rejected(f"{moved}. The number, the order and the shapes of its calls must not depend on private records")

@@ -23,7 +23,7 @@ from bench.privacy.dpsgd.dp_sgd import Batch, DPSGDRun, NoisySteps
 from bench.privacy.dpsgd.gradient_forms import Gradients, Outer
 
 ROOM = 2**26
-"""Bytes of known batches that one training keeps, about."""
+"""Approximate number of bytes of the known batches that one training keeps."""
 LEAST = 8  # batches that are kept whatever their size
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -286,7 +286,7 @@ def declared_by(method: type[Method], first: Outcome) -> str:
             "epsilon would come out finite"
         )
     if method.private and not first.events:
-        raise Rejected("it took nothing through the ledger, so its privacy is unknown")
+        raise Rejected("it never used the ledger, so its privacy is unknown")
     size, where = constants_of(method)
     if size > MOST_EMBEDDED and PublicKind.OTHER not in method.public_data_kinds:
         raise Rejected(

@@ -58,7 +58,7 @@ LOOKS = {
 }
 """Events that honest libraries also raise, so that only the method's own calls count."""
 MACHINERY = ("importlib.", "_frozen_importlib", "traceback", "warnings")
-"""Code that opens files unasked: to import modules, or to show source lines in a message."""
+"""Code that opens files by itself: to import modules, or to show source lines in a message."""
 LINKS = ("os.rename", "os.link", "os.symlink")
 PASSED_ON = ("inspect", "ctypes", "os", "collections.abc")
 """Modules whose calls of this kind are attributed to their callers."""
@@ -135,10 +135,10 @@ class Watch:
         elif (
             self._is_elsewhere(name)
             and not self._is_readable(name)
-            and os.path.isfile(name)  # a name relative to another folder, as rmtree opens them, is none
+            and os.path.isfile(name)  # not so for a name relative to another folder, as rmtree opens them
             and self._is_its_own(through_bench=True)
         ):
-            self.found = f"its code has bench read the file {Path(name).name} (in {Path(name).parent})"
+            self.found = f"its code makes bench read the file {Path(name).name} (in {Path(name).parent})"
 
     def _is_readable(self, path: object) -> bool:
         name = _full(path)

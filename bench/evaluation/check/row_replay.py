@@ -49,7 +49,7 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
     """
     method = METHODS.get(cell.method)
     if bound_method(cell).given_teacher() is not None:
-        return Check(method.name, CheckVerdict.BYPASS, "its given teacher is all that is private: nothing to replay on")
+        return Check(method.name, CheckVerdict.BYPASS, "only its given teacher is private: nothing to replay on")
     values = {entry.name: getattr(cell.config, entry.name) for entry in dataclasses.fields(cell.config)}
     with tempfile.TemporaryDirectory(prefix="runs-") as folder:
         processes = Processes(folder=folder)
@@ -119,7 +119,7 @@ def _by_luck(first: Outcome, run: Callable[[], float | None]) -> None:
 def _otherwise(first: Outcome, stated: Stated) -> str:
     """Return how `first` differs from its record, or ""."""
     if first.sha256 != stated.sha256:
-        return "it trains another student than its record's"
+        return "it trains a different student from its record's"
     if round(first.accuracy, 6) != round(stated.accuracy, 6):
         return f"its student reaches {first.accuracy:.2%}, and its record states {stated.accuracy:.2%}"
     same = Counter(restored(first.charged)) == Counter(restored(stated.events))

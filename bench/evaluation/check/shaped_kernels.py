@@ -1,10 +1,10 @@
-"""Makes visible that results of library kernels depend on the shapes of their operands.
+"""Exposes computations whose rounding depends on the shapes of their operands.
 
 Libraries choose a kernel by the shape of a batch, and each kernel rounds differently. The last bits flip a decision
-about a record once in many thousand runs, too rarely for a test to notice. So one run's products are recorded, and in
-the run on a neighbour, under :class:`ShapedKernels`, each entry of a product with another shape changes by up to a
-quarter, by a function of its value: this flips nearly all such decisions. Methods whose shapes do not depend on
-private records are not affected. NumPy's products are not covered.
+about a record once in many thousand runs, too rarely for a test to notice. So one run's products are recorded. In the
+run on a neighbour, :class:`ShapedKernels` changes each entry of a product that has another shape, by up to a quarter
+and depending on its value: this flips nearly all such decisions. Methods whose shapes do not depend on private records
+are not affected. NumPy's products are not covered.
 """
 
 from __future__ import annotations

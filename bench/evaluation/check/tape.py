@@ -40,13 +40,13 @@ from bench.storage.cache import canonical_json
 
 A = TypeVar("A")
 MUST_BE_PUBLIC = (
-    "This argument must be public, as nothing hides what it is computed from: use settings, public data and earlier "
-    "answers of the ledger"
+    "This argument must be public, because no noise hides what it is computed from: use settings, public data and "
+    "earlier answers of the ledger"
 )
 AFTERWARDS = " afterwards"  # suffix of DP-SGD's arguments as they are after its last step
 ONLY_STEPS = (
     "Only DP-SGD's own steps may change its arguments: code that it runs (a hook, the loss, the optimiser, a layer) "
-    "keeps something of the private records in them"
+    "stores something about the private records in them"
 )
 ONLY_GIVEN = (
     "It may use the records that it is given, settings, public data and earlier answers of the ledger, and must keep "
@@ -122,7 +122,7 @@ class Recording(Executor):
         self.replaced = ""
         """The function of this project that had been replaced when the ledger was called."""
         self.changed = ""
-        """A text if the method changed the ledger's noise or charges, else empty."""
+        """Says how the method changed the ledger's noise or charges; empty if it did not."""
         self._source = _state_of(noise)
         self._charges: list[str] = []
         self._file, self._room = steps, ROOM
@@ -346,7 +346,7 @@ class Replaying(Recording):
         expected, number = self._tape[self._number].answers, len(self._steps)
         if self._noted is not None and self._noted.digests != self._wanted:
             self._differ(
-                f"in step {number + 1} of its DP-SGD, its net and loss give other gradients for the same records",
+                f"in step {number + 1} of its DP-SGD, its net and loss give different gradients for the same records",
                 "A hook, the loss or the net holds private data: clipping bounds none of what that changes",
             )
         if number >= len(expected) or seen.shape != expected[number].shape:

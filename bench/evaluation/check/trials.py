@@ -100,11 +100,11 @@ def _calibrated(
     built, _ = build_config(method, preset, facts, overrides)
     if method(built, facts).given_teacher() is not None:
         raise BenchError(
-            "a given teacher is all that is private, and there is no other to replay with: check the method with "
-            "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
+            "with a given teacher, only the teacher is private, and there is no second one for a replay. Check the "
+            "method without teacher_weights, so that it trains its teacher; the code after that is the same."
         )
     budget = Draw.of(seed).budget
-    try:  # budgets differ by seed, since few answers take other branches than many
+    try:  # budgets differ by seed, because code may branch on the number of answers
         config = method(built, facts).calibrate_checked(budget)
     except BenchError:
         budget = Budget(EPSILONS[0], budget.delta)

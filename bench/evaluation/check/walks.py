@@ -56,7 +56,7 @@ def _walked(
 def _moved_alone(given: Replay, trial: Trial, method: type[Method], patience: float) -> str:
     """Return how a record unlike all others moves a sum or a vote by more than its charge, or "".
 
-    Sets on which a run fails are left out, and all those for which `patience` seconds do not suffice.
+    Sets on which a run fails are left out, and so are those that `patience` seconds do not allow.
     """
     absent = 0 if lacks_one(method.unit, method.adjacency) else None
     begin = time.monotonic()

@@ -270,8 +270,8 @@ class SampledFunction(Comparison):
         without, also = (value(side, holds, False) for side, holds in sides)
         if not np.allclose(without, also, rtol=1e-5, atol=1e-8):
             raise BenchError(
-                "on adjacent private sets, a function of a sample gives two values for a sample without the record in "
-                "which they differ. It may use the sampled records only."
+                "on adjacent private sets, a function of a sample gives two values for one sample, which lacks the "
+                "record in which the sets differ. It may use only the sampled records."
             )
         one, two = ((value(side, holds, holds) - without)[None] for side, holds in sides)
         shift = SampledSums(np.zeros((1, 0, len(without))), one, two, rate, 2 * scale * float(self.first["max_norm"]))

@@ -78,7 +78,7 @@ class Parts:
 
 @dataclass
 class Subspace(Clipping):
-    """Clips a gradient's part in a subspace and the residual to `bounds`; public gradients span it anew at each step.
+    """Clips a gradient's part in a subspace and the residual to `bounds`; at each step public gradients span a new one.
 
     They are taken on public `images` (m, ...) and `labels` (m,), which may be random. `directions` are divided among
     `groups` of consecutive parameters. `seed` starts the power iterations. Sensitivity: both parts, each divided by its

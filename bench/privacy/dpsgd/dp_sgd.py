@@ -159,11 +159,11 @@ def train(
     batch.
 
     Raises :class:`BenchError` if model or loss couple the examples of a batch, so that clipping does not bound a
-    record's influence: batch normalisation or, tested before the first and a random step, buffers that a pass changes,
-    gradients that differ from autograd's for single examples, with dropout off, and gradients that change with the
-    other examples of a full pass, with dropout on. The tests use random examples, so no error depends on a record's
-    values. A non-finite gradient counts as zeros, a label outside the net's outputs as
-    0, and buffers are restored after each step, as a pass may change them only on some data.
+    record's influence. Batch normalisation is refused at once. Tests before the first and a random step refuse buffers
+    that a pass changes, gradients that differ from autograd's for single examples (dropout off), and gradients that
+    change with the other examples of a full pass (dropout on). The tests use random examples, so no error depends on a
+    record's values. A non-finite gradient counts as zeros, and a label outside the net's outputs as 0. Buffers are
+    restored after each step, because a pass may change them on some data only.
     """
     mixing = sorted({type(m).__name__ for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)})
     if mixing:

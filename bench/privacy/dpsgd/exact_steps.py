@@ -1,8 +1,8 @@
 """DP-SGD without floating-point sums and noise: clipped gradients become whole numbers before they are added.
 
-With floating-point noise, the last digits of a noisy sum can tell what it was (Mironov, CCS 2012), and one more record
-changes how the others' sum is rounded. Here each example's clipped gradient is rounded to a public grid, its norm is
-checked in whole numbers, sums are exact, and the noise is normal noise rounded down to the grid
+With floating-point noise, the last digits of a noisy sum can reveal the sum itself (Mironov, CCS 2012), and one more
+record changes how the others' sum is rounded. Here each example's clipped gradient is rounded to a public grid, its
+norm is checked in whole numbers, sums are exact, and the noise is normal noise rounded down to the grid
 (:mod:`bench.privacy.dpsgd.exact_normal`). A step costs what one with continuous noise does.
 """
 
@@ -114,7 +114,7 @@ class ExactSteps(NoisySteps):
         ])  # fmt: skip
 
     def check(self, gradients_of: Callable[[torch.Tensor], Sequence[Gradients]], images: torch.Tensor) -> None:
-        """Raise :class:`BenchError` unless examples have the same gradients at other places, beside others."""
+        """Raise :class:`BenchError` unless an example has the same gradient at other places, among other examples."""
         device = self.parameters[0].device
         drawn = random_images(images, 2 * FILLED, torch.Generator().manual_seed(secrets.randbits(63))).to(device)
         some, others = drawn[:FILLED], drawn[FILLED:]
@@ -131,9 +131,9 @@ class ExactSteps(NoisySteps):
             padded = steps_of(torch.cat([some[:few], torch.zeros_like(some[few:])]), few)
         if not (torch.equal(alone, moved) and torch.equal(alone[:few], beside) and torch.equal(beside, padded)):
             raise BenchError(
-                "--noise secure: an example's gradient depends on the examples beside it, if only in its last digits, "
-                "or on random numbers, as with dropout: one more record would change the others' gradients. Choose "
-                "another net, --device cpu or --noise seeded."
+                "--noise secure: an example's gradient depends on the other examples in its pass, perhaps only in its "
+                "last digits, or on random numbers, as with dropout. So one more record would change the others' "
+                "gradients. Choose another net, --device cpu or --noise seeded."
             )
 
 

@@ -5,15 +5,16 @@ other records' steps. Let ``Z_i = exp(x_i / noise - 1 / (2 noise^2))`` with inde
 the epoch's answers with and without the record has the likelihood ratio ``W = (Z_1 + ... + Z_steps) / steps`` under the
 second; a record that is replaced by the opposite one gives ``(Z_1 + ...) / (Z'_1 + ...)``, where Z' has -x for x.
 
-These pairs dominate, also where a step depends on earlier answers. Hockey-stick divergences are means of convex
-functions of a sum of one term per step, ``(W - c)+``, ``(1 - c W)+`` or ``(mean of Z_i - c Z'_i)+``. Backwards from the
-last step, the mean over a step's noise is convex in the sum so far and, as a function of the record's lognormal terms,
-grows with their variances and falls with their covariance (Kahane 1986, as in
-:mod:`bench.privacy.events.sampled_events`): the longest and, for two records, opposite moves are worst at every step.
-Sources: Feldman and Shenfeld 2025 (arXiv:2502.08202) and 2026 (arXiv:2602.17284); Chua et al. 2024 (arXiv:2412.16802).
+These pairs dominate even if a step depends on earlier answers. Hockey-stick divergences are means of convex functions
+of a sum of one term per step, ``(W - c)+``, ``(1 - c W)+`` or ``(mean of Z_i - c Z'_i)+``. Backwards from the last
+step, the mean over a step's noise is convex in the sum so far and, as a function of the record's lognormal terms, grows
+with their variances and falls with their covariance (Kahane 1986, as in :mod:`bench.privacy.events.sampled_events`):
+the longest and, for two records, opposite moves are worst at every step. Sources: Feldman and Shenfeld 2025
+(arXiv:2502.08202) and 2026 (arXiv:2602.17284); Chua et al. 2024 (arXiv:2412.16802).
 
-The sum's distribution is computed on an even grid, each term's mass split between neighbouring points so that its mean
-stays. That spreads the sum, and a mean of a convex function never falls: the divergences here are upper bounds.
+The sum's distribution is computed on an even grid, and each term's mass is split between neighbouring points so that
+its mean is unchanged. This spreads the sum, which never lowers the mean of a convex function: the divergences here are
+upper bounds.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ def _largest(noise: float) -> float:
 
 @lru_cache(maxsize=64)
 def allocated_gaussian_pld(noise: float, steps: int, interval: float, *, replaced: bool = False) -> Any:
-    """Return the PLD of one epoch, `noise` being deviation over the largest move of a step's answer by a record.
+    """Return the PLD of one epoch; `noise` is its deviation over the most that a record moves a step's answer.
 
-    For add-remove neighbours, or `replaced` records. Of an epoch of one step, and of noise so little that the grid is
-    too coarse, it is that of a known step, which bounds every epoch: divergences are convex.
+    For add-remove neighbours, or `replaced` records. If the epoch has one step, or the grid is too coarse for so little
+    noise, it is the PLD of a known step, which bounds every epoch: divergences are convex.
     """
     largest, points = _largest(noise), _precision(noise)[2]
     if steps == 1 or 1.5 * largest > points / 2:
@@ -179,10 +180,10 @@ def _replaced_delta(noise: float, steps: int, epsilon: float) -> float:
     spread = 10 * math.sqrt(steps * min((1 + ratio) ** 2 * math.expm1(min(mu**2, 700.0)), highest * (1 + ratio)))
     above, below = 1.5 * highest + spread, steps * (ratio - 1) + 1.5 * highest + spread
     while True:
-        # Sums below `-below` come round as larger ones, which only adds to the mean of the positive ones.
+        # Sums below `-below` wrap around to larger ones, which only adds to the mean of the positive ones.
         step = (above + below) / points
         start, size = math.floor(lowest / step), math.ceil(highest / step) - math.floor(lowest / step) + 1
-        if size < 100:  # as little noise as makes the step known
+        if size < 100:  # so little noise that the step is as good as known
             return gaussian_delta(2 * mu, epsilon)
         edges = step * (start + np.arange(size))
         edges[0], edges[-1] = lowest, highest

@@ -184,7 +184,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         """
         chosen, known = np.asarray(rows, dtype=np.int64), np.asarray(prior, dtype=np.float64)
         if known.ndim != 2 or known.shape[0] != len(chosen) or not (np.isfinite(known) & (known >= 0)).all():
-            raise BenchError(f"a prior has finite shares, ({len(chosen)}, classes), not {known.shape} of any numbers.")
+            raise BenchError(f"a prior needs finite shares of at least 0, ({len(chosen)}, classes), not {known.shape}.")
         given = mechanisms.known_labels(np.asarray(labels), known.shape[1])
         if len(np.unique(chosen)) < len(chosen) or ((chosen < 0) | (chosen >= len(given))).any():
             raise BenchError(f"rows must be different positions in 0..{len(given) - 1}.")
@@ -239,8 +239,8 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         placed = run.sampling in (Sampling.FIXED, Sampling.SHUFFLED)
         if placed and len(images) > run.records:
             raise BenchError(
-                f"{run.sampling} batches have {run.records} places, the public number of records, for a set that "
-                "has more. State the largest number that the set may have."
+                f"{run.sampling} batches have places for {run.records} records, the public number, but the set has "
+                "more. State the largest number that the set may have."
             )
         planned = self._charge_steps(run)
         if self._executor.exact:
@@ -262,7 +262,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         if self.adjacency is not Adjacency.ADD_REMOVE:
             raise BenchError("DP-SGD is accounted for add-remove adjacency only; declare that.")
         if type(run.sampling) is not Sampling:
-            raise BenchError(f"sampling is one of {', '.join(Sampling)}, not {run.sampling!r}.")
+            raise BenchError(f"sampling must be one of {', '.join(Sampling)}, not {run.sampling!r}.")
         if type(run.clipping) not in STRATEGIES:
             own = ", ".join(one.__name__ for one in STRATEGIES)
             raise BenchError(f"DP-SGD clips by {own}, not by {type(run.clipping).__name__}, whose bound is unknown.")
@@ -271,11 +271,11 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
             check_exact(run)
         if not 0 < run.expected_batch_size <= run.records:
             raise BenchError(
-                f"the expected batch must hold between 1 and {run.records} records, the public number, not "
+                f"the expected batch must hold between 1 and {run.records} records (the public number), not "
                 f"{run.expected_batch_size}."
             )
         if run.sampling is Sampling.FIXED and type(run.expected_batch_size) is not int:
-            raise BenchError(f"a fixed batch holds a whole number of records, not {run.expected_batch_size}.")
+            raise BenchError(f"a fixed batch must hold a whole number of records, not {run.expected_batch_size}.")
         planned = run.event(run.steps)
         self._charge(planned)
         return planned
