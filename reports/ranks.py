@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from bench.metrics.intervals import seed_spread
 from bench.metrics.ranking import HALVES, Contender, rank_groups, steadiness
 from bench.reports.board_row import BoardRow
-from bench.reports.order import BUDGETS, FEWEST
+from bench.reports.order import BUDGETS, FEWEST, Band
 from bench.results.attack_record import above
 
 
@@ -35,7 +35,7 @@ def set_spreads(rows: Sequence[BoardRow]) -> None:
 def set_ranks(rows: Iterable[BoardRow]) -> None:
     """Set the ranks of the rows of one band, given by descending accuracy, or the reason why a row has none."""
     ranked: dict[str, BoardRow] = {}
-    contenders, others = list[Contender](), 0
+    contenders, bands = list[Contender](), list[Band]()
     for row in rows:
         if not row.band.private or math.isinf(row.band.limit):
             row.unranked = f"no epsilon up to {BUDGETS[-1]:g} is proven"
@@ -45,11 +45,13 @@ def set_ranks(rows: Iterable[BoardRow]) -> None:
             row.unranked = "fewer than three seeds"
         elif row.method in ranked:
             row.unranked = "another row of the method holds its rank"
-            others += 1
+            bands.append(row.band)
         else:
             ranked[row.method] = row
             contenders.append(row.contender)
-    places, needed = rank_groups(contenders, len(contenders) + others)
+            bands.append(row.band)
+    # Each row of the first one's budget could have held its method's rank; those of lower budgets hardly ever.
+    places, needed = rank_groups(contenders, bands.count(bands[0]) if bands else 0)
     for row, place in zip(ranked.values(), places, strict=True):
         row.place, row.place_last = place
     if len(ranked) > 1:
