@@ -148,7 +148,8 @@ def _train(
         )
     released.student.eval()
     with context.progress.stage("test", 1) as stage:
-        logits, labels = student_logits(released.student, material.test_images, context), material.test_labels
+        logits = student_logits(released.student, material.test_images, context, alone=True)
+        labels = material.test_labels
         if logits.softmax(1).isnan().any():
             raise BenchError("the student's outputs are not numbers: its training diverged. Lower its learning rate.")
         accuracy = _right(logits, labels) / len(labels)

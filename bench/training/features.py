@@ -13,7 +13,7 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Literal
 
@@ -40,6 +40,8 @@ from bench.training.processes import worker_pool
 CHUNK = 1_000  # Images per artefact.
 SPILL = 2**25  # Features of this many bytes or more go to a file.
 BATCH = 50  # Images per forward pass on a CPU, ten times as many on a GPU.
+BESIDE = 16  # Images that a student answers again, beside fewer others.
+APART = 0.01  # Of the logits' deviation: more than kernels for other batch sizes round, TF32 included.
 Part = Literal["private", "public", "test", "source", "counterfactual"]
 
 
@@ -90,23 +92,54 @@ def uncached_features(fixed: FixedMap, images: Tensor, context: Context, what: s
     return found
 
 
-def student_logits(student: nn.Module, images: Tensor, context: Context, part: Part = "test") -> Tensor:
+def student_logits(
+    student: nn.Module, images: Tensor, context: Context, part: Part = "test", *, alone: bool = False
+) -> Tensor:
     """Return the logits (n, classes) of `student` on `images`, on the CPU; features of a fixed map are cached.
 
-    Those of private images depend on each image alone, to the bit.
+    Those of private images depend on each image alone, to the bit. With `alone`, raises :class:`BenchError` if an
+    answer depends on the images beside it, other than by rounding.
     """
-    if not isinstance(student, OnFixedMap):
-        return predict(student, images, device=context.device, by_record=part == "private")
-    student.to(context.device).eval()
+    if isinstance(student, OnFixedMap):
+        student.to(context.device).eval()
+        inputs = features_of(images, student.fixed, context, part)
 
-    def logits(features: Tensor) -> Tensor:
-        return student.forward_head(features.to(context.device).float()).cpu()
+        def head(features: Tensor) -> Tensor:
+            return student.forward_head(features.to(context.device).float()).cpu()
 
-    features = features_of(images, student.fixed, context, part)
-    with torch.no_grad():
-        if part == "private":
-            return torch.cat(list(in_equal_batches(logits, features, 1000)))
-        return torch.cat([logits(piece) for piece in torch.split(features, 10_000)])
+        def answers(rows: Tensor) -> Tensor:
+            return head(inputs[rows])
+
+        with torch.no_grad():
+            pieces = (
+                in_equal_batches(head, inputs, 1000) if part == "private" else map(head, torch.split(inputs, 10_000))
+            )
+            logits = torch.cat(list(pieces))
+    else:
+        logits = predict(student, images, device=context.device, by_record=part == "private")
+
+        def answers(rows: Tensor) -> Tensor:
+            return predict(student, rows_of(images, rows), device=context.device)
+
+    if alone and _depends_on_batch(answers, logits):
+        raise BenchError(
+            "the student's answer to an image depends on the images beside it, as with batch normalisation without "
+            "running statistics. Each answer must depend on one image alone."
+        )
+    return logits
+
+
+@torch.no_grad()
+def _depends_on_batch(answers: Callable[[Tensor], Tensor], logits: Tensor) -> bool:
+    """Return whether ``answers(rows)``, a few at a time, differ from the `logits` of all rows by more than rounding."""
+    few = torch.linspace(len(logits) - 1, 0, min(BESIDE, len(logits))).long()
+    apart = (
+        (torch.cat([answers(rows) for rows in torch.tensor_split(few, 3) if len(rows)]) - logits[few])
+        .abs()
+        .nan_to_num()
+        .max()
+    )
+    return bool(apart > APART * max(1.0, float(logits.std().nan_to_num())))
 
 
 def trained_part(student: nn.Module, images: Tensor, context: Context, part: Part) -> tuple[nn.Module, Tensor]:

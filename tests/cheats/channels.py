@@ -112,6 +112,27 @@ class Charge(Honest):
         return given.ledger.noisy_max(votes, teachers=given.config.teachers, gamma=0.05 + share / 1000)
 
 
+class SpendsWhatRan(Honest):
+    """Asks again until an answer is large, and is charged for as many answers as it took."""
+
+    name = "cheat-spends-what-ran"
+
+    def begin(self, given: Given) -> None:
+        for _ in range(20):
+            if given.ledger.gaussian(np.zeros((1, 1)), sensitivity=1.0, noise_multiplier=5.0).item() > 1:
+                break
+
+
+class Beside(Honest):
+    """Its student tells classes apart by the other images of a batch."""
+
+    name = "cheat-beside"
+
+    def finish(self, given: Given, student: Student) -> None:
+        student.norm.track_running_stats = False
+        student.norm.running_mean = student.norm.running_var = None
+
+
 class Failure(Honest):
     """Fails on dark images."""
 

@@ -82,6 +82,8 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (channels.NumberOfCalls, "asks for answers of another shape|is charged differently"),
         (channels.NumberOfQueries, "its call 1 of noisy_max is charged differently"),
         (channels.Charge, "its call 1 of noisy_max has another gamma"),
+        (channels.SpendsWhatRan, "what it spends depends on the answers"),
+        (channels.Beside, "the student's answer to an image depends on the images beside it"),
     ],
     [  # Sensitivity near one data set only.
         (thresholds.SubsetSums, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),

@@ -159,6 +159,7 @@ class Outcome:
     alone: bool = False  # whether the other cell's run, which should precede it, failed
     sha256: str = ""  # digest of a row's released student
     charged: list[dict[str, Any]] = field(default_factory=list)  # the ledger's events, as records store them
+    before: list[dict[str, Any]] | None = None  # those of the other cell's run, with other noise
     stated: list[dict[str, Any]] | None = None  # the method's charges() in this form, if it states them
     products: tuple[Product, ...] = ()
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -174,7 +175,7 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
     prepare_device()
     originals = Originals()
     method, outside = loaded(trial.method, trial.facts.dataset)
-    outcomes, alone = list[Outcome](), False
+    outcomes, alone, earlier = list[Outcome](), False, None
     first = sum(isinstance(which, int) for which in variants)
     more = range(first, NEIGHBOURS) if tape is not None else range(0)
     with contextlib.ExitStack() as stack:
@@ -183,12 +184,12 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
             other = dataclasses.replace(trial, cell=new_salt(), noise=secrets.randbits(256), noisy=True)
             with contextlib.suppress(BenchError):  # some noise leaves too few answers to train on
                 before = run_once(other, method, variants[0], None, Path(shared), originals)
-                outside, alone = outside or before.outside, False
+                outside, alone, earlier = outside or before.outside, False, before.charged
         for number, which in enumerate([*variants, *more]):
             folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
             begin = time.monotonic()
             found = run_once(trial, method, which, tape, Path(folder), originals)
-            outcomes.append(dataclasses.replace(found, outside=outside or found.outside, alone=alone))
+            outcomes.append(dataclasses.replace(found, outside=outside or found.outside, alone=alone, before=earlier))
             took = time.monotonic() - begin
             tape = outcomes[0].calls if tape is None else tape
             if number + 1 >= len(variants):
@@ -268,7 +269,10 @@ def run_once(
         )
     taping.finish(ledger.events)
     with watched(watch):
-        logits = student_logits(released.student.eval(), material.test_images, context, "test")
+        try:
+            logits = student_logits(released.student.eval(), material.test_images, context, alone=True)
+        except BenchError as error:
+            raise Rejected(str(error).removesuffix(".")) from None
     # The record's accuracy is measured on the student in memory, which may hold more than its weights.
     seen = [*released_parts(released), ("the student's outputs on test images", digest_of(logits))]
     nets = {"student": released.student, "generator": released.generator}

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -195,6 +196,8 @@ class _Run:
         if declared := declared_by(self.method, first):
             return trial, declared
         costs_covered(first, Draw.of(seed).budget.delta)
+        if first.before is not None:
+            costs_fixed(first.charged, first.before, Draw.of(seed).budget.delta)
         same_again(first, again)
         runs = self.processes.run(trial, FAR + near_sets(self.method), first.calls, self.seconds)
         if difference(first, runs[0]):
@@ -305,6 +308,17 @@ def costs_covered(first: Outcome, delta: float) -> None:
         raise Rejected(
             f"its charges() cost epsilon {stated:.4g} at delta {delta:g}, and its run charged the ledger {spent:.4g}. "
             "State the mechanisms that run, with their counts, or call ledger.at_most(self.charges()) first"
+        )
+
+
+def costs_fixed(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], delta: float) -> None:
+    """Reject a method that charged the ledger differently in two runs with equal settings and other noise."""
+    first, second = (proven(restored(events), delta).epsilon for events in (one, other))
+    if not math.isclose(first, second, rel_tol=1e-3):
+        raise Rejected(
+            f"its ledger charged epsilon {first:.4g} in one run and {second:.4g} in another with other noise: what it "
+            "spends depends on the answers, so neither is a bound. Call ledger.at_most(EVENTS) first, with all that "
+            "it may spend"
         )
 
 

@@ -17,7 +17,7 @@ from bench.core.errors import BenchError
 from bench.core.seeds import new_salt
 from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Rejected, Row, Trial
 from bench.evaluation.check.differences import FAR, NEAR, bounded, near_sets, replayed
-from bench.evaluation.check.noninterference import WALKED, Check, CheckVerdict, declared_by
+from bench.evaluation.check.noninterference import WALKED, Check, CheckVerdict, costs_fixed, declared_by
 from bench.evaluation.check.trials import refuse_data_in
 from bench.evaluation.check.walks import searched
 from bench.experiments.noise_salt import cell_token
@@ -70,7 +70,7 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
                 replayed(first, processes.run(trial, [*FAR, *near_sets(method, NEAR[:1])], first.calls))
                 if first.watched and method.unit in WALKED:
                     bounded(processes.apart(trial.method, partial(searched, briefly=True), trial, first.calls, took))
-                _by_luck(first, lambda: _with_other_noise(cell, trial, row, processes))
+                _by_luck(first, lambda: _with_other_noise(cell, trial, row, processes, first))
         except Rejected as rejection:
             return Check(method.name, CheckVerdict.REJECTED, str(rejection))
     if declared:
@@ -82,8 +82,11 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
     )  # fmt: skip
 
 
-def _with_other_noise(cell: Cell, trial: Trial, row: Row, processes: Processes) -> float | None:
-    """Return the accuracy of another run of `cell`, with fresh noise; None if it gives no student."""
+def _with_other_noise(cell: Cell, trial: Trial, row: Row, processes: Processes, first: Outcome) -> float | None:
+    """Return the accuracy of another run of `cell`, with fresh noise; None if it gives no student.
+
+    Raises :class:`Rejected` if it charges the ledger otherwise than `first`.
+    """
     salt = new_salt()
     with tempfile.TemporaryDirectory(dir=row.folder) as folder:  # the gradients of DP-SGD can fill gigabytes
         own = dataclasses.replace(row, salt=salt, digest=False, folder=folder)
@@ -91,6 +94,7 @@ def _with_other_noise(cell: Cell, trial: Trial, row: Row, processes: Processes) 
             (run,) = processes.run(dataclasses.replace(trial, cell=cell_token(cell, salt), row=own), ["given"])
         except BenchError:  # some noise leaves too few answers to train on
             return None
+    costs_fixed(first.charged, run.charged, cell.delta)
     return run.accuracy
 
 
