@@ -212,7 +212,8 @@ def _raised(method: type[Method], error: Exception) -> str:
     if not places:
         return ""
     line, name = places[-1]
-    return f"{type(error).__name__}: {error} ({Path(own).name}, line {line}, in {name}). A check trains on few records."
+    few = " A check trains on few records." if isinstance(error, ValueError | IndexError | ArithmeticError) else ""
+    return f"{type(error).__name__}: {error} ({Path(own).name}, line {line}, in {name}).{few}"
 
 
 def _print(results: Sequence[Check], json: bool) -> None:

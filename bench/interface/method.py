@@ -26,6 +26,7 @@ from bench.core.types import (
     Released,
 )
 from bench.interface.bound import Bound, C_co
+from bench.models.used_weights import used
 from bench.training.context import Context
 
 if TYPE_CHECKING:
@@ -95,7 +96,10 @@ class Method(abc.ABC, Bound[C_co]):
         return self.claimed(delta)
 
     def charges(self) -> Sequence[Event] | None:
-        """Return the events of a whole run, None if only a run determines them; cheaper records are not published."""
+        """Return the events of a whole run, or None to leave that to the run; cheaper records are not published.
+
+        A run must not spend more or less than another with the same settings: see :meth:`Ledger.at_most`.
+        """
         return None
 
     def public_words(self) -> str:
@@ -161,10 +165,20 @@ class Method(abc.ABC, Bound[C_co]):
         return made
 
     def train_checked(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Return :meth:`train_student` of the arguments; raise :class:`BenchError` if it is not a `Released`."""
+        """Return :meth:`train_student` of the arguments.
+
+        Raises :class:`BenchError` if that is not a `Released`, or for public data that the method does not declare.
+        """
         if set(self.public_kinds()) <= {PublicKind.NONE}:
             public = _Undeclared(None, f"{self.name} declares no public data")  # type: ignore[arg-type]  # never read
+        before = len(used)
         made: object = self.train_student(private, public, ledger, context)
+        weights = dict.fromkeys(used[before:])
+        if weights and not {PublicKind.TRANSFERRED, PublicKind.OTHER, PublicKind.NOT_STATED} & set(self.public_kinds()):
+            raise BenchError(
+                f"{self.name} uses pretrained weights ({', '.join(weights)}) and does not declare them. Add "
+                "PublicKind.TRANSFERRED to public_data_kinds, and name their data in public_data."
+            )
         if not isinstance(made, Released):
             raise BenchError(
                 f"{self.name}.train_student() returns {type(made).__name__}, not Released. Return Released(student, "

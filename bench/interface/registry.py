@@ -60,6 +60,10 @@ class Registry(Generic[T]):
         index = self._scan()
         if name not in self.members and name in index:
             importlib.import_module(index[name])
+        if name not in self.members and name in index:
+            raise BenchError(
+                f"{index[name]} is listed as the module of the {self.kind} {name}, and registers no {name}."
+            )
         if name not in self.members:
             broken = "; ".join(f"{where}: {why}" for where, why in self.broken.items())
             hint = f"Plug-ins that failed to import: {broken}." if broken else ""

@@ -73,6 +73,7 @@ def run_grid(
         if any(cell.facts.disclosure.owner_only for cell in cells):
             check_unshared(run_dir.cache_path)
         sweep_salts(run_dir)
+        run_dir.sweep_claims()
         todo, units, earlier = _units(cells, run_dir, settings, reuse, progress, set_aside=True)
         if len(todo) < len(cells):
             done, are = len(cells) - len(todo), "is" if len(cells) - len(todo) == 1 else "are"

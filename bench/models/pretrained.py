@@ -25,6 +25,7 @@ from bench.core.fetch_progress import Progress, silent
 from bench.core.plain_files import user_path
 from bench.models import classifiers
 from bench.models.timm_hub import fetch_from_hub, trained_on
+from bench.models.used_weights import used
 from bench.models.weight_packages import PACKAGES
 from bench.models.weight_store import (
     PublicWeights,
@@ -82,6 +83,7 @@ def find_weights(
 def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
     """Return known weights by digest without fetching; if missing or changed, BenchError says how to get them."""
     check_backbone(backbone)
+    used.append(backbone)
     wanted, reason = sha256.lower(), ""
     how = "They are from timm's hub or a user's file: find them again with weights=hub or weights=file:PATH."
     if backbone in PACKAGES and PACKAGES[backbone].sha256 == wanted:
@@ -105,6 +107,7 @@ def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
     It is in evaluation mode, without gradients, for images (n, 3, height, width) normalised by `found.mean` and `.std`.
     `size` refits models of fixed input size (most transformers). Raise BenchError if the file changed or does not fit.
     """
+    used.append(found.backbone)
     if not is_whole(found):
         digest = f"has SHA-256 {file_sha256(found.path)}" if found.path.is_file() else "is gone"
         raise BenchError(

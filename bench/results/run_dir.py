@@ -213,6 +213,12 @@ class RunDir:
         looked = ((path.name, look(path)) for path in listed(self.claims_path))
         return {key: owner for key, owner in looked if owner is not None}
 
+    def sweep_claims(self) -> None:
+        """Remove the claims that killed processes left on results that have a record."""
+        for key, owner in self.claims().items():
+            if not owner.held and self.signature(key) is not None and (held := self.claim(key)) is not None:
+                held.release()
+
     def running(self) -> set[str]:
         """Return the keys of the running cells."""
         return {key for key, owner in self.claims().items() if owner.held}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
-from bench.interface import Event, Ledger, LNMax, PublicKind, Released
+from bench.interface import BenchError, Event, Ledger, LNMax, PublicKind, Released
+from bench.models.pretrained import weights_by_digest
 from cheats.honest import Given, Honest
 
 
@@ -43,6 +45,16 @@ class UndeclaredPublic(Honest):
 
     name = "undeclared-public"
     public_data_kinds = (PublicKind.NONE,)
+
+
+class UndeclaredWeights(Honest):
+    """Asks for pretrained weights and declares unlabelled images only."""
+
+    name = "undeclared-weights"
+
+    def begin(self, given: Given) -> None:
+        with contextlib.suppress(BenchError):  # whether they are stored or not
+            weights_by_digest("tf_efficientnet_lite0", "0" * 64)
 
 
 class Forgetful(Honest):

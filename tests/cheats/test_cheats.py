@@ -104,7 +104,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (clients.NoClients, r"define clients\(private, context\)"),
     ],
     [  # What a run leaves behind.
-        (state.ModuleGlobal, "differ in the released hints.* process of the first"),
+        (state.ModuleGlobal, "differ in the released hints.*another cell with other noise ran in its process"),
         (state.SecondRun, "differ in the released hints.* process of the first"),
         (state.WritesPublic, "its code writes into the records that it was given"),
         (state.CacheCarries, "differ in the released hints.* process of the first"),
@@ -221,8 +221,9 @@ def test_the_check_rejects(cheat: type[Method], why: str) -> None:
         (state.SharesAnswers, "the artefact 'answers' asks the ledger while it is made"),
         (state.CopiesLedger, "a ledger cannot be copied"),
         (declarations.UndeclaredPublic, "declares no public data, but reads public.images"),
+        (declarations.UndeclaredWeights, "uses pretrained weights .tf_efficientnet_lite0. and does not declare them"),
     ],
-    ids=["cheap maximum", "growing numbers", "shares answers", "copies ledger", "undeclared public"],
+    ids=["cheap maximum", "growing numbers", "shares answers", "copies ledger", "public images", "public weights"],
 )
 def test_a_run_refuses(cheat: type[Method], why: str) -> None:
     with pytest.raises(BenchError, match=why):
@@ -279,6 +280,11 @@ def test_more_honest_twins_pass(honest: type[Method]) -> None:
 def test_random_seeds_wake_what_sleeps_at_known_ones() -> None:
     assert check_method(triggers.LateSeeds, seeds=SEEDS).ok
     assert "differ in the released sums" in check_method(triggers.LateSeeds, seeds=random_seeds()).reason
+
+
+def test_a_cell_with_another_target_runs_before_those_of_the_first_seed() -> None:
+    check = check_method(state.ReadsMoreAccurateAnswers, seeds=(1, 0))
+    assert "another cell with other noise ran" in check.reason
 
 
 def assert_passes(method: type[Method], walks: float = 1.0) -> None:

@@ -132,6 +132,19 @@ def test_what_another_run_finishes_in_between_is_done(tmp_path: Path, monkeypatc
     assert order.index("signature") < order.index("states")
 
 
+def test_a_claim_that_a_killed_process_left_on_a_finished_cell_is_swept(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    words = ("run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "-o", out, "-q")
+    assert bench(*words).returncode == 0
+    (key,) = RunDir(out).recorded()
+    dies = "import os, pathlib, sys\nfrom bench.results.run_dir import RunDir\n"
+    dies += "RunDir(pathlib.Path(sys.argv[1])).claim(sys.argv[2])\nos._exit(0)"
+    subprocess.run([sys.executable, "-c", dies, str(out), key], check=True)
+    assert [*RunDir(out).claims()] == [key]
+    assert bench(*words).returncode == 0
+    assert not RunDir(out).claims()
+
+
 @pytest.mark.slow
 def test_ctrl_c_lets_workers_close(tmp_path: Path) -> None:
     out = tmp_path / "runs"

@@ -155,7 +155,7 @@ def test_other_files_and_methods_are_refused(tmp_path: Path) -> None:
         plan(*given, method="fed-dpsd")
     with pytest.raises(BenchError, match="images=private needs the private records"):
         plan(*given, "images=private", method="dgd")
-    with pytest.raises(BenchError, match="there is no other to replay with"):
+    with pytest.raises(BenchError, match="there is no second one for a replay"):
         check_method(METHODS.get("dpsd"), overrides=given)
 
 

@@ -103,8 +103,8 @@ class Trial:
     """Seed of noise and samples; nothing passed to a method reveals it."""
     cell: str = field(default_factory=new_salt)  # the runs' token, which looks like any other run's
     row: Row | None = None
-    rehearsed: bool = False
-    """Whether another cell with these settings and data runs before the recorded run, in its process and cache."""
+    rehearsal: dict[str, Any] | None = None
+    """The settings of another cell that runs on these data before the recorded run, in its process and cache."""
     products: tuple[Product, ...] | None = None
     """The products of the first run on few records, for the runs on its neighbours."""
     sets: int | None = None  # seed of the other private sets; None: the run's
@@ -180,11 +180,15 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
     more = range(first, NEIGHBOURS) if tape is not None else range(0)
     with contextlib.ExitStack() as stack:
         shared = None if tape is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
-        if shared is not None and (alone := trial.rehearsed):
-            other = dataclasses.replace(trial, cell=new_salt(), noise=secrets.randbits(256), noisy=True)
+        if shared is not None and trial.rehearsal is not None:
+            other = dataclasses.replace(
+                trial, cell=new_salt(), noise=secrets.randbits(256), noisy=True, config=trial.rehearsal
+            )
+            alone = True
             with contextlib.suppress(BenchError):  # some noise leaves too few answers to train on
                 before = run_once(other, method, variants[0], None, Path(shared), originals)
                 outside, alone, earlier = outside or before.outside, False, before.charged
+                earlier = earlier if trial.rehearsal == trial.config else None
         for number, which in enumerate([*variants, *more]):
             folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
             begin = time.monotonic()

@@ -13,10 +13,9 @@ from bench.interface.method import Method
 from bench.interface.plugin_source import sources_of
 
 MOST = 400
-"""Limit on numbers and on characters that are not language, in a source without other public data; ours have 230."""
-MOST_SET = 250  # limit on numbers and on characters of long texts in a method's settings; ours have 124
+"""Limit on digits and on characters that are not language, in a source without other public data; ours have 212."""
+MOST_SET = 250  # limit on digits and on characters of long texts in a method's settings
 WORD = 20  # the longest word, in characters
-DIGITS = 4  # significant digits of a number that counts 1
 TABLE = 20  # collections of more texts count in full
 SAID = 300  # words of a file's texts outside docstrings that do not count; ours have at most 282
 READERS = frozenset({
@@ -31,8 +30,8 @@ _CITED = re.compile(r"[(\[<]*(https?://|:\w+:`|`)")  # addresses and code names 
 def constants_of(method: type[Method]) -> tuple[int, str]:
     """Return how much data the constants of a method's source hold, and where most of it is, for a reviewer.
 
-    A number counts 1 for each :data:`DIGITS` significant digits, or its characters above :data:`WORD`. A text counts
-    the characters of words longer than :data:`WORD` and non-ASCII characters, or all its characters in a collection of
+    A number counts its significant digits, or its characters above :data:`WORD`. A text counts the characters of words
+    longer than :data:`WORD` and non-ASCII characters, or all its characters in a collection of
     more than :data:`TABLE` texts. In docstrings, addresses and code names do not count. Names with such a word, or of
     more than four times its length, count in full. So do texts outside docstrings after the first :data:`SAID` words of
     a file, and docstrings and variable names in a file that uses one of :data:`READERS`.
@@ -93,12 +92,12 @@ def _is_long(name: str) -> bool:
 
 
 def _digits(number: complex) -> int:
-    """Return how much data a number holds: 1 for each :data:`DIGITS` significant digits, or a long one's characters."""
+    """Return how much data a number holds: its significant digits, at least 1, or a long one's characters."""
     if isinstance(number, int) and number.bit_length() > 64:
         return number.bit_length() // 3
     text = repr(number)
     mantissa = text.partition("e")[0].replace(".", "").strip("(-0j)")
-    return len(text) if len(text) > WORD else max(1, -(-len(mantissa) // DIGITS))
+    return len(text) if len(text) > WORD else max(1, len(mantissa))
 
 
 def _named(node: ast.AST) -> object:

@@ -5,7 +5,8 @@ turn off all noise but DP-SGD's. Other runs with equal config, seeds, context an
 they ask. They must call the mechanisms with A's public arguments and release A's bytes: on unrelated data; on A's data
 with renamed classes, so that the best choice for A is the worst; on neighbours of A, where
 :mod:`bench.evaluation.check.sensitivity` compares the mechanisms' inputs; and again on A's own data, in A's process and
-with A's cache, to expose state that outlives a run. For the last seed, another cell's run precedes A there.
+with A's cache, to expose state that outlives a run. Another cell's run precedes A there: for the last seed with equal
+settings, which must charge the ledger as much as A, for the others with another target.
 
 *Few records*. One copy is removed from, or changed in, sets of 2 to 201 records, most of them copies of one record.
 Kernels then depend visibly on their operands' shapes (:mod:`bench.evaluation.check.shaped_kernels`). The mechanisms'
@@ -180,15 +181,15 @@ class _Run:
         self.place = MethodPlace.of(self.method) or self.method
         self.processes = Processes(dataset=self.dataset)
 
-    def trial(self, preset: Preset, seed: int, dataset: str, facts: Facts) -> Trial:
+    def trial(self, preset: Preset, seed: int, dataset: str, facts: Facts, last: bool | None = None) -> Trial:
         """Return the settings of a seed's runs on `dataset`, or on generated data of `facts` if it is empty."""
-        given = (self.place, preset, seed, facts, self.values, dataset, self.labelled)
+        given = (self.place, preset, seed, facts, self.values, dataset, self.labelled, last)
         # Calibration runs the method's code, so isolate it from other checks' threads and files.
         return self.processes.apart(self.place, trial_for, *given)
 
     def check_seed(self, seed: int, *, last: bool) -> tuple[Trial, str]:
         """Check the preset with one seed; return its trial and the bypasses that the method declares."""
-        trial = dataclasses.replace(self.trial(self.preset, seed, self.dataset, self.facts), rehearsed=last)
+        trial = self.trial(self.preset, seed, self.dataset, self.facts, last)
         trial, (first, again) = recorded(trial, ["given", "given"], self.processes)
         self._note(first, self.preset, seed)
         self.watched, self.alone = self.watched or first.watched, self.alone or first.alone
@@ -246,7 +247,7 @@ class _Run:
                 "; the kernel cannot confine processes, so files that libraries read outside Python went unnoticed"
             )
         size, where = constants_of(self.method)
-        reason += f"; its source holds {size} numbers and characters of data, most in {where}" if size else ""
+        reason += f"; its source holds {size} digits and characters of data, most in {where}" if size else ""
         if max(self.accuracies) < AWAKE and not self.slow:
             reason += "; branches that only a good student takes may not have run: try --preset quick"
         return reason
@@ -293,7 +294,7 @@ def declared_by(method: type[Method], first: Outcome) -> str:
     size, where = constants_of(method)
     if size > MOST_EMBEDDED and PublicKind.OTHER not in method.public_data_kinds:
         raise Rejected(
-            f"its source holds {size} numbers and characters of data, most of them in {where}, and it declares no such "
+            f"its source holds {size} digits and characters of data, most of them in {where}, and it declares no such "
             "public data. Say where they come from in public_data and public_data_kinds (other), or compute them"
         )
     return declared

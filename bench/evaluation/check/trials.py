@@ -73,12 +73,22 @@ def random_seeds() -> tuple[int, int]:
 def trial_for(
     place: MethodPlace | type[Method], preset: Preset, seed: int, facts: Facts,
     overrides: Mapping[str, Any] | None = None, dataset: str = "", labelled: bool = False,
+    last: bool | None = None,
 ) -> Trial:  # fmt: skip
-    """Return the trial of a method with a preset's settings for `facts`, calibrated to the seed's budget."""
+    """Return the trial of a method with a preset's settings for `facts`, calibrated to the seed's budget.
+
+    Unless `last` is None, another cell runs first: with equal settings for the last seed, so that the charges can be
+    compared, and for others with another target, because a cell could read the answers of a weaker one.
+    """
+    budget = Draw.of(seed).budget
     with _loaded(place, facts) as method:
-        values = _calibrated(method, preset, seed, facts, overrides or {})
+        values = _calibrated(method, preset, budget, facts, overrides or {})
+        before = None if last is None else values
+        if last is False:
+            epsilon = next(epsilon for epsilon in EPSILONS if epsilon != budget.epsilon)
+            before = _calibrated(method, preset, Budget(epsilon, budget.delta, budget.basis), facts, overrides or {})
     refuse_data_in(values)
-    return Trial(place, values, facts, seed, dataset, labelled, Draw.of(seed).noisy)
+    return Trial(place, values, facts, seed, dataset, labelled, Draw.of(seed).noisy, rehearsal=before)
 
 
 @contextmanager
@@ -94,16 +104,15 @@ def _loaded(place: MethodPlace | type[Method], facts: Facts) -> Iterator[type[Me
 
 
 def _calibrated(
-    method: type[Method], preset: Preset, seed: int, facts: Facts, overrides: Mapping[str, Any]
+    method: type[Method], preset: Preset, budget: Budget, facts: Facts, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the settings of the trial."""
+    """Return the settings for a budget."""
     built, _ = build_config(method, preset, facts, overrides)
     if method(built, facts).given_teacher() is not None:
         raise BenchError(
             "with a given teacher, only the teacher is private, and there is no second one for a replay. Check the "
             "method without teacher_weights, so that it trains its teacher; the code after that is the same."
         )
-    budget = Draw.of(seed).budget
     try:  # budgets differ by seed, because code may branch on the number of answers
         config = method(built, facts).calibrate_checked(budget)
     except BenchError:
@@ -141,7 +150,7 @@ def refuse_data_in(settings: Mapping[str, Any]) -> None:
     if (size := settings_size(settings)) > MOST_SET:
         name = max(settings, key=lambda name: settings_size(settings[name]))
         raise Rejected(
-            f"its settings hold {size} numbers and characters of data, most of them in {name}. Read public data "
+            f"its settings hold {size} digits and characters of data, most of them in {name}. Read public data "
             "through bench and declare them in public_data and public_data_kinds, or compute them"
         )
 

@@ -1,0 +1,6 @@
+"""The pretrained weights that this process has asked for: a method that uses some must declare them."""
+
+from __future__ import annotations
+
+used: list[str] = []
+"""The backbones, in order."""
