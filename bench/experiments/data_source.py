@@ -47,9 +47,12 @@ class DataSource:
             self._progress.say(_summary(loaded, known))
         return Dataset(name, known, loaded.revision)
 
-    def material(self, name: str) -> Materialised:
-        """Return the data set `name`: memory-mapped if it is a set of files, otherwise in memory."""
-        if name not in self._material:
+    def material(self, name: str, *, anew: bool = False) -> Materialised:
+        """Return the data set `name`: memory-mapped if it is a set of files, otherwise in memory.
+
+        With `anew`, tensors in memory are copied again from what was read.
+        """
+        if name not in self._material or anew:
             with telling("the data cannot be read"):
                 loaded, parts = self._open(name)
                 with fetch_display(self._progress, name, "is decoded once") as tell:

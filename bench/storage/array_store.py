@@ -81,6 +81,19 @@ def data_places() -> list[Path]:
     return [ours, *linked, *(Path(os.environ.get(name) or usual) for name, usual in hubs.items())]
 
 
+def places_without_data() -> list[Path]:
+    """Return :func:`data_places` without the data sets: weights, computed figures and the folders of the hubs."""
+    root = data_root().resolve()
+    (root / "weights").mkdir(parents=True, exist_ok=True)
+    with os.scandir(root) as entries:
+        ours = [root / entry.name for entry in entries if entry.name == "weights" or entry.name.startswith(".")]
+    others = [place for place in data_places() if not place.resolve().is_relative_to(root)]
+    linked = {link.resolve() for link in _links_in(root, 2)} - {
+        link.resolve() for link in _links_in(root / "weights", 2)
+    }
+    return [*ours, *(place for place in others if place.resolve() not in linked)]
+
+
 def _links_in(folder: str | Path, levels: int) -> Iterator[Path]:
     with os.scandir(folder) as entries:  # a tenth of the time of glob
         for entry in entries:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import cross_entropy
 
+from bench.storage.array_store import data_root
 from cheats.honest import Given, Honest, Student
 
 
@@ -49,3 +50,12 @@ class LoadsAnother(LoadsByName):
 
     name = "cheat-loads-another"
     where = "halves"
+
+
+class MapsLabels(Honest):
+    """Releases the labels of the data set, which torch maps itself, so that Python does not notice."""
+
+    name = "cheat-maps-labels"
+
+    def extras(self, given: Given) -> dict[str, torch.Tensor]:
+        return {"hints": torch.from_file(str(data_root() / "digits" / "train_labels.npy"), size=200)[-10:]}

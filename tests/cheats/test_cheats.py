@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.config import Grid
+from bench.core.confinement import is_confinable
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import AuditKind, PublicKind
@@ -228,6 +229,15 @@ def test_the_check_rejects(cheat: type[Method], why: str) -> None:
 def test_a_run_refuses(cheat: type[Method], why: str) -> None:
     with pytest.raises(BenchError, match=why):
         check_method(cheat)
+
+
+@pytest.mark.skipif(not is_confinable(), reason="this kernel cannot confine a process")
+def test_a_library_cannot_map_a_data_set() -> None:
+    DataSource(Progress()).material("digits")
+    check = check_method(elsewhere.MapsLabels)
+    assert check.verdict is CheckVerdict.REJECTED
+    assert "its code may not reach a file" in check.reason
+    assert "train_labels.npy" in check.reason
 
 
 @pytest.mark.slow

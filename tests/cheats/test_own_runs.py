@@ -14,7 +14,8 @@ from bench.core.config import Grid, Preset
 from bench.core.confinement import is_confinable
 from bench.core.progress import Progress
 from bench.evaluation.check.check_data import variant_of
-from bench.evaluation.check.check_runs import Processes, Trial
+from bench.evaluation.check.check_runs import Trial
+from bench.evaluation.check.confined_runs import Processes
 from bench.evaluation.check.differences import NEAR, near_sets
 from bench.evaluation.check.noninterference import check_method
 from bench.evaluation.check.row_replay import Stated, check_row

@@ -19,7 +19,8 @@ from bench.core.errors import BenchError
 from bench.core.transforms import as_float
 from bench.core.types import PrivateData
 from bench.evaluation.check.check_data import CHECK_FACTS
-from bench.evaluation.check.check_runs import MethodPlace, Processes
+from bench.evaluation.check.check_runs import MethodPlace
+from bench.evaluation.check.confined_runs import Processes
 from bench.evaluation.check.noninterference import FEW, Rejected, check_few
 from bench.evaluation.check.trials import trial_for
 from bench.interface.method import Method

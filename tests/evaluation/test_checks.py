@@ -31,7 +31,8 @@ from bench.evaluation.check.check_data import (
     unusual,
     variant_of,
 )
-from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Trial, session
+from bench.evaluation.check.check_runs import MethodPlace, Outcome, Trial, session
+from bench.evaluation.check.confined_runs import Processes
 from bench.evaluation.check.embedded import constants_of
 from bench.evaluation.check.noninterference import CheckVerdict, check_method
 from bench.evaluation.check.sensitivity import Given, violation, walk

@@ -16,7 +16,8 @@ from helpers.paths import ROOT
 
 CHECK = """
 import os, sys
-from bench.evaluation.check.check_runs import MethodPlace, Processes
+from bench.evaluation.check.check_runs import MethodPlace
+from bench.evaluation.check.confined_runs import Processes
 from bench.interface.registry import METHODS
 work = "import os, time; open(%r, 'w').write(str(os.getpid())); time.sleep(600)" % sys.argv[1]
 Processes(folder=os.path.dirname(sys.argv[1])).apart(MethodPlace.of(METHODS.get("rr")), exec, work)

@@ -7,26 +7,20 @@ import dataclasses
 import functools
 import importlib
 import json
-import os
 import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.core.confinement import confine
 from bench.core.errors import BenchError, no_exit
-from bench.core.fork_server import begin_process
-from bench.core.plain_files import user_path
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, PrivateData, PublicData
@@ -41,8 +35,7 @@ from bench.evaluation.check.check_data import (
     variant_of,
 )  # fmt: skip
 from bench.evaluation.check.fingerprint import fingerprint
-from bench.evaluation.check.opened import Watch, denied, module_files, temporary_files_in, watch_environment, watched
-from bench.evaluation.check.processes import answered, fresh_processes, pickled, unpickled
+from bench.evaluation.check.opened import Watch, denied, temporary_files_in, watched
 from bench.evaluation.check.released_parts import digest_of, released_parts
 from bench.evaluation.check.replaced import Originals
 from bench.evaluation.check.sensitivity import violation
@@ -52,12 +45,10 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.release import save_released
 from bench.interface.method import Method
-from bench.interface.plugin_source import sources_of
 from bench.interface.registry import import_file
 from bench.privacy.events.base_event import stored
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence, salted_noise
-from bench.storage.array_store import data_places
 from bench.storage.cache import Cache
 from bench.training.by_record import require_fixed_positions
 from bench.training.context import Context
@@ -68,6 +59,9 @@ NEIGHBOURS = 24
 WHISPER = 1e-6  # share of the noise in a run without noise
 
 T = TypeVar("T")
+
+data_source = DataSource(Progress())
+"""Holds the data set of a confined process, which cannot read it again."""
 
 
 class Rejected(Exception):
@@ -113,7 +107,7 @@ class Trial:
         """Return the data, read or generated afresh, so that a method's writes do not reach the next run."""
         if not self.dataset:
             return generated(self.facts, self.seed, labelled=self.labelled)
-        return DataSource(Progress()).material(self.dataset)
+        return data_source.material(self.dataset, anew=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,58 +336,3 @@ def refuse_outside(found: str) -> None:
             f"{found}. A method uses its config, private, public, the ledger and the context. Read data sets, weights "
             "and files through bench (public, context.cache), and declare them in public_data and public_data_kinds"
         )
-
-
-class Processes:
-    """Runs sessions, each in a new process, or in this one if no other can import the method's class.
-
-    In a new process they end with :class:`TooLong` after `patience` seconds, unless that is None. New processes are
-    confined: of the user's files they read only the method's source, data sets and weights; they write to the data
-    root, to `folder` and to temporary folders. `dataset` may be a folder of the user.
-    """
-
-    def __init__(self, patience: float | None = None, *, dataset: str = "", folder: str = "") -> None:
-        self._context, self._patience = fresh_processes(), patience
-        own = dataset.partition("folder:")[2]
-        self._readable = [user_path(own)] if own else []
-        self._writable = [*data_places(), *([Path(folder)] if folder else [])]
-
-    def run(
-        self, trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None = None, seconds: float = 0.0
-    ) -> list[Outcome]:
-        """Return the outcomes of :func:`session`; errors of the method propagate.
-
-        Raises :class:`Rejected` if the method's code reaches beyond its arguments.
-        """
-        outcomes = self.apart(trial.method, session, trial, variants, tape, seconds)
-        refuse_outside(next(filter(None, (one.outside for one in outcomes)), ""))
-        return outcomes
-
-    def apart(self, method: MethodPlace | type[Method], work: Callable[..., T], *parts: Any) -> T:
-        """Return ``work(*parts)`` from a new process, or from this one if no other can import `method`."""
-        if not isinstance(method, MethodPlace):
-            return work(*parts)
-        readable = [*self._readable, *sources_of(method.load()), *map(Path, module_files())]
-        with (
-            tempfile.TemporaryDirectory(prefix="runs-") as place,
-            ProcessPoolExecutor(
-                1,
-                self._context,
-                initializer=_begin,
-                initargs=(readable, [*self._writable, Path(place)], place, dict(os.environ)),
-            ) as pool,
-        ):
-            try:
-                return cast("T", unpickled(pool.submit(answered, self._patience, pickled(work, *parts)).result()))
-            except BrokenProcessPool as error:
-                raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error
-
-
-def _begin(readable: Sequence[Path], writable: Sequence[Path], place: str, environment: Mapping[str, str]) -> None:
-    """Prepare a new process: confined, with its temporary files in `place`."""
-    os.environ.clear()  # the fork server's, which may name another data root
-    os.environ.update(environment)
-    tempfile.tempdir = os.environ["TMPDIR"] = place
-    watch_environment()
-    confine(readable, writable)
-    begin_process()

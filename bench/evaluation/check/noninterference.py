@@ -41,10 +41,10 @@ from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
 from bench.evaluation.check.check_runs import (
     MethodPlace,
     Outcome,
-    Processes,
     Rejected,
     Trial,
 )
+from bench.evaluation.check.confined_runs import Processes
 from bench.evaluation.check.differences import (
     FAR,
     bounded,

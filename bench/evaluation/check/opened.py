@@ -194,7 +194,9 @@ def module_files() -> set[str]:
 
 def denied(error: Exception) -> str:
     """Return what the kernel denied to a confined method, or ""."""
-    return f"its code may not reach {error.filename or error}" if isinstance(error, PermissionError) else ""
+    if isinstance(error, PermissionError):
+        return f"its code may not reach {error.filename or error}"
+    return f"its code may not reach a file: {error}" if "Permission denied" in str(error) else ""  # of a library
 
 
 def _is_shared(descriptor: object) -> bool:

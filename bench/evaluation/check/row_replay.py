@@ -15,7 +15,8 @@ from typing import Any
 
 from bench.core.errors import BenchError
 from bench.core.seeds import new_salt
-from bench.evaluation.check.check_runs import MethodPlace, Outcome, Processes, Rejected, Row, Trial
+from bench.evaluation.check.check_runs import MethodPlace, Outcome, Rejected, Row, Trial
+from bench.evaluation.check.confined_runs import Processes
 from bench.evaluation.check.differences import FAR, NEAR, bounded, near_sets, replayed
 from bench.evaluation.check.noninterference import WALKED, Check, CheckVerdict, costs_fixed, declared_by
 from bench.evaluation.check.trials import refuse_data_in

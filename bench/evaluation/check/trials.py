@@ -18,12 +18,12 @@ from bench.evaluation.check.check_data import Variant
 from bench.evaluation.check.check_runs import (
     MethodPlace,
     Outcome,
-    Processes,
     Rejected,
     Trial,
     loaded,
     refuse_outside,
 )
+from bench.evaluation.check.confined_runs import Processes
 from bench.evaluation.check.embedded import MOST_SET, settings_size
 from bench.evaluation.check.opened import Watch, watched
 from bench.experiments.overrides import check_kept
