@@ -286,6 +286,10 @@ def test_more_honest_twins_pass(honest: type[Method]) -> None:
     assert_passes(honest)
 
 
+def test_a_search_that_ends_for_lack_of_time_is_said() -> None:
+    assert "ended early for lack of time" in check_method(thresholds.HonestMeans, seeds=SEEDS[:1], seconds=0.001).reason
+
+
 @pytest.mark.slow
 def test_random_seeds_wake_what_sleeps_at_known_ones() -> None:
     assert check_method(triggers.LateSeeds, seeds=SEEDS).ok

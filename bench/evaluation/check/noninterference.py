@@ -176,6 +176,7 @@ class _Run:
     sizes: set[int] = field(default_factory=set)  # those of sets of few records that the method can train on
     alone: bool = False  # whether the run of another cell failed
     slow: str = ""
+    hurried: bool = False  # whether a search ended for lack of time
 
     def __post_init__(self) -> None:
         self.place = MethodPlace.of(self.method) or self.method
@@ -234,6 +235,7 @@ class _Run:
         if self.watched:
             reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
             reason += f", of which {ROOM >> 20:,} MiB were compared" * self.partly
+            reason += ", and the searches for larger movements ended early for lack of time" * self.hurried
         if self.sizes:
             sizes = ", ".join(map(str, sorted(self.sizes)))
             reason += f"; with {sizes} records, changing one changes nothing of the others"
@@ -258,7 +260,9 @@ class _Run:
 
     def _walk_far(self, trial: Trial, first: Outcome) -> None:
         if first.watched and self.seconds and self.method.unit in WALKED:
-            bounded(self.processes.apart(self.place, searched, trial, first.calls, WALK * self.seconds))
+            found, whole = self.processes.apart(self.place, searched, trial, first.calls, WALK * self.seconds)
+            bounded(found)
+            self.hurried = self.hurried or not whole
 
     def _check_few_records(self, trial: Trial) -> None:
         begin = time.monotonic()

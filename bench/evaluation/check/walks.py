@@ -6,6 +6,7 @@ import dataclasses
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench.core.types import Adjacency, PrivacyUnit
@@ -21,19 +22,24 @@ Replay = Callable[[Variant], list[Given] | str]
 """Returns the inputs of a method's mechanisms on a set, or how the run left the tape."""
 
 
-def searched(trial: Trial, tape: list[Taped], patience: float, *, briefly: bool = False) -> str:
-    """Return an error in a stated sensitivity that is found in `patience` seconds of each search, or "".
+def searched(trial: Trial, tape: list[Taped], patience: float, *, briefly: bool = False) -> tuple[str, bool]:
+    """Return an error in a stated sensitivity, or "", and whether all searches ended within `patience` seconds each.
 
     `briefly` makes only the first search, towards an unrelated set.
     """
     method, given = _replays(trial, tape)
+    whole = True
     recorded = [call.given for call in tape if call.given is not None]
     images = method.unit is PrivacyUnit.RECORD and not briefly
     routes: tuple[Route, ...] = ("unrelated", "unusual", "shades") if images else ("unrelated",)
-    for route in routes:
-        if found := _walked(given, recorded, trial, method, route, patience):
-            return found
-    return _moved_alone(given, trial, method, patience) if images else ""
+    searches = [partial(_walked, given, recorded, trial, method, route, patience) for route in routes]
+    searches += [partial(_moved_alone, given, trial, method, patience)] if images else []
+    for search in searches:
+        begin = time.monotonic()
+        if found := search():
+            return found, whole
+        whole = whole and time.monotonic() - begin <= patience
+    return "", whole
 
 
 def _walked(
