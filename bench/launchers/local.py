@@ -24,7 +24,8 @@ from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
 from bench.launchers.manifest import Launch
 from bench.launchers.schedule import Unit
-from bench.launchers.worker import POLL_SECONDS, Outcome, main, settled, work_through
+from bench.launchers.worker import POLL_SECONDS, Outcome, settled, work_through
+from bench.launchers.worker import main as run_launch
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.storage.interrupts import Stopped, stopping_signals
@@ -143,7 +144,7 @@ def _work(folder: str, log: str, environment: Mapping[str, str]) -> None:
     with open(log, "ab") as output:
         for number in (1, 2):
             os.dup2(output.fileno(), number)
-    sys.exit(main([folder]))
+    sys.exit(run_launch([folder]))
 
 
 def run_local(

@@ -45,19 +45,19 @@ class Contender:
         where both rows' answers are known, the lead is that of the pairs, and so is its variance where that is the
         smaller one.
         """
-        level, lead, over_records = _level(rivals), self.mean - other.mean, self._over_records(other)
-        apart = self.apart(other)
+        lead, over_pairs, apart = self.mean - other.mean, math.inf, self.apart(other)
         if apart is not None:
-            lead = float(apart.mean())
-            over_records = min(over_records, _over_pairs(apart))
-        over_seeds = _over_seeds(spread, level) * (1 / self.seeds + 1 / other.seeds)
-        return bool(lead > math.sqrt(ndtri(level) ** 2 * over_records + over_seeds))
+            lead, over_pairs = float(apart.mean()), _over_pairs(apart)
+        return lead > self.gap(other, spread, rivals, over_pairs)
 
-    def gap(self, other: Contender, spread: SeedSpread, rivals: int) -> float:
-        """Return the smallest lead over `other` that is significant by :meth:`leads` if answers are not known."""
+    def gap(self, other: Contender, spread: SeedSpread, rivals: int, over_pairs: float = math.inf) -> float:
+        """Return the smallest lead over `other` that is significant by :meth:`leads`.
+
+        `over_pairs` is its variance over test records whose answers are known.
+        """
         level = _level(rivals)
         over_seeds = _over_seeds(spread, level) * (1 / self.seeds + 1 / other.seeds)
-        return math.sqrt(ndtri(level) ** 2 * self._over_records(other) + over_seeds)
+        return math.sqrt(ndtri(level) ** 2 * min(self._over_records(other), over_pairs) + over_seeds)
 
     def _over_records(self, other: Contender | None = None) -> float:
         # Agresti and Coull's share, so that an accuracy of 1 is not certain.
