@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shlex
@@ -163,7 +164,8 @@ def _replay(found: Publication, records: Sequence[Record], kept: Outcomes, progr
 
 def _replayed(records: Sequence[Record]) -> Item:
     """Return the outcome of replaying one of `records`."""
-    record = secrets.choice(records)
+    lowest = min(records, key=lambda one: math.inf if one.epsilon is None else one.epsilon)  # gains most by cheating
+    record = secrets.choice([lowest, secrets.choice(records)])
     cell = planned_again(record).cell
     if cell is None or record.noise is NoiseKind.SECURE:
         why = "its noise is secure" if cell is not None else "its settings cannot be planned again"
