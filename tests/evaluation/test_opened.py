@@ -21,6 +21,7 @@ from bench.core.fetch_progress import silent
 from bench.data.datasets import get_dataset
 from bench.data.spec import LOADED, LoadRequest
 from bench.evaluation.check.opened import Watch, temporary_files_in, watched
+from bench.storage.array_store import data_root
 from bench.storage.files import write_atomic
 from helpers.paths import ROOT
 
@@ -145,6 +146,14 @@ def test_its_own_folder_and_threads_that_end_are_not_counted(act: Act, tmp_path:
 
 
 @pytest.mark.slow
+def test_a_run_finds_weights_where_the_program_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    before = data_root()
+    with temporary_files_in(tmp_path):
+        assert data_root() == before
+    assert "BENCH_DATA" not in os.environ
+
+
 def test_a_library_of_another_environment_is_no_code_of_the_method(tmp_path: Path) -> None:
     """A virtual environment that uses another one's packages, for instance by PYTHONPATH."""
     libraries, own = tmp_path / "libraries", tmp_path / "libraries of its own"

@@ -142,7 +142,7 @@ def test_other_batches_are_charged_by_their_own_event(sampling: Sampling) -> Non
 
 @pytest.mark.parametrize("sampling", [Sampling.FIXED, Sampling.SHUFFLED])
 def test_batches_with_places_refuse_more_records_than_the_public_number(sampling: Sampling) -> None:
-    with pytest.raises(BenchError, match="have 20 places"):
+    with pytest.raises(BenchError, match="have places for 20 records"):
         dp_sgd_run(steps=1, records=20, batch=5, images=torch.zeros(21, 1, 2, 2), sampling=sampling)
     dp_sgd_run(steps=1, records=20, batch=5, images=torch.zeros(19, 1, 2, 2), sampling=sampling)
 

@@ -231,7 +231,7 @@ def test_a_net_whose_gradients_depend_on_their_place_is_refused() -> None:
         def forward(self, x):
             return self.inner(x + 1e-6 * torch.arange(len(x), dtype=torch.float32).view(-1, 1, 1, 1))
 
-    with pytest.raises(BenchError, match="depends on the examples beside it"):
+    with pytest.raises(BenchError, match="depends on the other examples in its pass"):
         train(Placed(), *records(100), run_of(Flat(1.0)), randomness=np.random.default_rng(0), make_steps=ExactSteps)
 
 
@@ -254,7 +254,7 @@ def test_what_depends_on_the_place_alone_is_refused(every: int) -> None:
             return self.inner(x + 1e-6 * (places % every))
 
     for _ in range(5):
-        with pytest.raises(BenchError, match="depends on the examples beside it"):
+        with pytest.raises(BenchError, match="depends on the other examples in its pass"):
             train(
                 Periodic(), *records(9), run_of(Flat(1.0)), randomness=np.random.default_rng(0), make_steps=ExactSteps
             )

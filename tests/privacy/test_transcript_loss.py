@@ -146,7 +146,7 @@ def test_a_function_of_more_than_its_sample_is_refused() -> None:
         return lambda images, labels: everyone.sum(0).numpy()
 
     sides = ((leak(records), records, torch.zeros(4)) for records in RECORDS)
-    with pytest.raises(BenchError, match="may use the sampled records only"):
+    with pytest.raises(BenchError, match="may use only the sampled records"):
         drawn(pair("sampled_function", *sides, **OF_SAMPLE), 0.0, 1, 0)
 
 

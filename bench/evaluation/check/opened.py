@@ -22,7 +22,7 @@ from bench.core.confinement import programs
 from bench.data.datasets import DATASETS
 from bench.data.spec import LOADED
 from bench.evaluation.check.fingerprint import LIBRARIES, PLUGINS
-from bench.storage.array_store import data_places
+from bench.storage.array_store import data_places, data_root
 
 FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
 READ_VARIABLE = "bench.environ"
@@ -252,8 +252,9 @@ CACHES = ("MPLCONFIGDIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
 @contextlib.contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
     """Create temporary files, and the caches of libraries, in `folder` instead of folders that all runs share."""
-    before, caches = tempfile.tempdir, {name: os.environ.get(name) for name in CACHES}
+    before, caches = tempfile.tempdir, {name: os.environ.get(name) for name in (*CACHES, "BENCH_DATA")}
     tempfile.tempdir = str(folder)
+    os.environ["BENCH_DATA"] = str(data_root())  # else it would move with the caches, and weights would be missing
     os.environ.update(dict.fromkeys(CACHES, str(folder)))
     try:
         yield
