@@ -106,9 +106,9 @@ FOUND: list[list[tuple[type[Method], str]]] = [
     ],
     [  # What a run leaves behind.
         (state.ModuleGlobal, "differ in the released hints.*another cell with other noise ran in its process"),
-        (state.SecondRun, "differ in the released hints.* process of the first"),
+        (state.SecondRun, "differ in the released hints.*another cell with other noise ran in its process"),
         (state.WritesPublic, "its code writes into the records that it was given"),
-        (state.CacheCarries, "differ in the released hints.* process of the first"),
+        (state.CacheCarries, "differ in the released hints.*another cell with other noise ran in its process"),
         (state.ShardCarries, "differ in the released hints"),
     ],
     [  # What another cell's answers leave behind.

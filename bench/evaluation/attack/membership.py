@@ -78,7 +78,8 @@ def membership(
         targets[role.value] = Scores(metrics=metrics, accuracy=accuracy)
     headline, powerless = power(scored[Role.NON_PRIVATE], place.options.seed)
     if left_out := [family for family in dict.fromkeys(candidates.family) if family not in scored[Role.STUDENT]]:
-        context.note(f"all coins of {', '.join(left_out)} fell alike, so they have no ROC curve: more --shadow-runs")
+        names = ", ".join(left_out)
+        context.note(f"no ROC curve for {names}: in every shadow run, all or none were members. Use more --shadow-runs")
     picture = f"attacks/{key}.png"
     bounded = record.privacy is not None and speaks_of(record.privacy.unit)
     proven = record.privacy.proven.epsilon if record.privacy and bounded else math.inf
@@ -157,7 +158,7 @@ def power(baseline: Scored, seed: int, draws: int = DRAWS) -> tuple[str, str]:
     # Epsilon allows more leakage for a group than for a record.
     records = {family: rows for family, rows in baseline.items() if family != Family.DUPLICATED.value}
     if not records:
-        raise BenchError("every canary's coin fell alike in all shadow runs. Ask for more --shadow-runs.")
+        raise BenchError("no family of canaries has members and non-members. Use more --shadow-runs.")
     strict = 1 - 2 * POWER_ERROR / len(records)  # the interval is two-sided, but only one side counts
     auc = {name: membership_metrics(*rows, (), seed, draws, confidence=strict)["auc"] for name, rows in records.items()}
     best = max(auc, key=lambda name: auc[name].value)
