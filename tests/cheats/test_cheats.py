@@ -328,7 +328,7 @@ def test_a_cheat_in_a_file_is_rejected(name: str, why: str) -> None:
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
-                (f"TABLE = {list(range(500))}", 500),
+                (f"TABLE = {list(range(500))}", 0),
                 ("TABLE = 0x" + "f" * 400, 0),
                 ('TABLE = ["' + '", "'.join(["x" * 30] * 20) + '"]', 600),
                 ("TABLE = [1, 2]", None),
