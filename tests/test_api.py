@@ -191,7 +191,8 @@ def test_a_script_needs_no_guard_and_keeps_its_torch_settings(tmp_path: Path) ->
     """Cells run in separate processes that do not import the script."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import bench, torch\n"
+        "import os, bench, torch\n"
+        "os.makedirs('elsewhere'), os.chdir('elsewhere'), os.environ.update(BENCH_DATA='data')\n"
         "print('started')\n"
         f"frame = bench.run({GRID!r}, datasets='digits', eps=1, preset='tiny', out='runs', set={{'making': 0.1}},\n"
         "                  workers=2)\n"
@@ -199,8 +200,10 @@ def test_a_script_needs_no_guard_and_keeps_its_torch_settings(tmp_path: Path) ->
     )
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout.split("\n")[:-1] == ["started", "['done'] False"], done.stderr
-    (path,) = (tmp_path / "runs" / "records").glob("*.json")
+    (path,) = (tmp_path / "elsewhere" / "runs" / "records").glob("*.json")
     assert json.loads(path.read_text())["config"]["making"] == 0.1
+    assert (tmp_path / "elsewhere" / "data" / "digits").is_dir()
+    assert not (tmp_path / "data").exists(), "cells run where the script is by then"
 
 
 def test_a_failed_cell_is_a_row_with_its_reason(tmp_path: Path) -> None:

@@ -88,14 +88,12 @@ def run_inline(
     return watch.close()
 
 
-def spawn(
-    module: str, words: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
+def spawn(module: str, words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Start a Python `module` with arguments, its output appended to `log`."""
     with log.open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", module, *words],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             process_group=0,  # only the launcher gets Ctrl-C, and ends its processes in order
         )  # fmt: skip
 
@@ -110,7 +108,7 @@ class _Worker:
         self.log = folder / f"worker-{number}.log"
         visible = {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}
         visible |= {VARIABLE: os.path.expandvars(scratch)} if scratch else {}
-        self._parts = str(folder.resolve()), str(self.log.resolve()), {**os.environ, **visible}
+        self._parts = folder.resolve(), self.log.resolve(), {**os.environ, **visible}
         self.start()
 
     def start(self) -> None:
@@ -135,16 +133,16 @@ class _Worker:
         return f"{lines[-1].removeprefix('error: ') if lines else 'none'} (log: {self.log})"
 
 
-def _work(folder: str, log: str, environment: Mapping[str, str]) -> None:
+def _work(folder: Path, log: Path, environment: Mapping[str, str]) -> None:
     """Run the launch in `folder` in a new process, with its output appended to `log`."""
     os.setpgid(0, 0)  # only the launcher gets Ctrl-C, and ends its processes in order
     begin_process()
     os.environ.clear()
     os.environ.update(environment)
-    with open(log, "ab") as output:
+    with log.open("ab") as output:
         for number in (1, 2):
             os.dup2(output.fileno(), number)
-    sys.exit(run_launch([folder]))
+    sys.exit(run_launch([str(folder)]))
 
 
 def run_local(

@@ -181,8 +181,8 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Taped] | None,
             alone = True
             with contextlib.suppress(BenchError):  # some noise leaves too few answers to train on
                 before = run_once(other, method, variants[0], None, Path(shared), originals)
-                outside, alone, earlier = outside or before.outside, False, before.charged
-                earlier = earlier if trial.rehearsal == trial.config else None
+                outside, alone = outside or before.outside, False
+                earlier = before.charged if trial.rehearsal == trial.config else None
         for number, which in enumerate([*variants, *more]):
             folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
             begin = time.monotonic()
