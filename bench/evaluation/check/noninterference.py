@@ -173,7 +173,8 @@ class _Run:
     told: list[str] = field(default_factory=list)
     watched: bool = False  # whether inputs of mechanisms were compared
     partly: bool = False  # whether some were too large to be compared whole
-    sizes: set[int] = field(default_factory=set)  # those of sets of few records that the method can train on
+    tried: set[int] = field(default_factory=set)  # sizes of sets of few records
+    sizes: set[int] = field(default_factory=set)  # those of them that the method can train on
     alone: bool = False  # whether the run of another cell failed
     slow: str = ""
     hurried: bool = False  # whether a search ended for lack of time
@@ -239,6 +240,8 @@ class _Run:
         if self.sizes:
             sizes = ", ".join(map(str, sorted(self.sizes)))
             reason += f"; with {sizes} records, changing one changes nothing of the others"
+            if untried := sorted(set(FEW) - self.tried):
+                reason += f" ({', '.join(map(str, untried))} were left out for lack of time)"
         elif self.seconds:
             reason += "; it refuses sets of few records, so these were not tested"
         if self.alone:
@@ -270,6 +273,7 @@ class _Run:
             late = time.monotonic() - begin > WALK * self.seconds
             if late and number >= SURELY * bool(self.seconds):
                 return
+            self.tried.add(records)
             known = dataclasses.replace(self.facts, private_records=records)
             with contextlib.suppress(BenchError):  # too few to train on
                 try:
