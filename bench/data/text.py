@@ -10,9 +10,9 @@ only from the public source, as in TrPATE (IEEE Access 2019, section V.B), so no
 encoding.
 
 TrPATE transfers from the Stanford Sentiment Treebank (SST) to Movie Review (MR). SST consists of MR's sentences, parsed
-and labelled (Socher et al., EMNLP 2013, section 3), so this source contains the private, public and test sentences with
-labels, and the guarantee does not cover them: ``movie-review-sst``. ``movie-review`` uses IMDB's reviews instead, which
-share only stock phrases with MR.
+and labelled anew (Socher et al., EMNLP 2013, section 3), so this source contains most private, public and test
+sentences with labels that mostly agree, and the guarantee does not cover them: ``movie-review-sst``. ``movie-review``
+uses IMDB's reviews instead, which share only stock phrases with MR.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from bench.interface import Ledger
 
 Distillation = Literal["decoupled", "dkd", "plain"]  # the loss of Eq. (2), see `distillation_loss`
 Bounding = Literal["normalise", "clip"]
-Reading = Literal["per-example", "batch-mean"]  # of Eq. (3), see `released_gradients`
+Reading = Literal["per-example", "batch-mean", "batch-norm"]  # of Eq. (3), see `released_gradients`
 
 LEAST = 1e-6  # least distance of probabilities from 0 and 1, where the loss has no gradient
 
@@ -51,14 +51,17 @@ def keep_top(values: Tensor, k: int) -> Tensor:
     return torch.zeros_like(values).scatter(1, kept, values.gather(1, kept))
 
 
-def bounded(gradients: Tensor, how: Bounding, bound: float, stability: float) -> Tensor:
+def bounded(gradients: Tensor, how: Bounding, bound: float, stability: float, whole: bool = False) -> Tensor:
     """Return `gradients` (n, classes) in units of `bound`, each with L2 norm at most 1, zero if not finite.
 
-    ``normalise`` divides by the norm plus `stability` (h of Eq. 3); ``clip`` rescales those longer than `bound`.
+    ``normalise`` divides by the norm plus `stability` (h of Eq. 3); ``clip`` rescales those longer than `bound`. With
+    `whole` the norm is that of all n together.
     """
     # Double precision and a margin above its rounding ensure that no norm exceeds 1.
     gradients = gradients.double().nan_to_num(0.0, 0.0, 0.0)
     norms: Tensor = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+    if whole:
+        norms = torch.linalg.vector_norm(norms)  # of norms, so that no sum is long
     if how == "clip":
         return gradients / (norms.clamp_min(bound) * margins.FLOAT64)
     return gradients / ((norms + stability) * margins.FLOAT64)
@@ -82,6 +85,9 @@ def gradient_sensitivity(kind: Distillation, classes: int, k: int, weight: float
     1). If both have one at the same class, ``<u, v> >= 0``; at two classes r and t, ``<u, v> >= -2 s sqrt(1 - s^2)``,
     but then q_t > 1 / classes, so D > 1 / classes. `slack` bounds how far float32 softmax sums are from 1. Without
     `slack`, pairs of teachers come within 0.3% of the bound for 10 classes and k 3 (one is in the tests).
+
+    The bound holds for a batch divided by its norm too: there ``<u, v>`` is a sum over its queries of the inner product
+    of two directions, at least ``-c`` with ``bound^2 = 2 + 2 c``, times two lengths whose products sum to at most 1.
     """
     if kind == "plain" or (kind == "dkd" and weight > 1.01):
         return math.sqrt(2)
@@ -100,22 +106,29 @@ def gradient_sensitivity(kind: Distillation, classes: int, k: int, weight: float
     return math.sqrt(2 + 2 * max(alone, both))
 
 
+def answers_per_batch(images: int, reading: Reading) -> int:
+    """Return how many bounded gradients a batch of `images` releases: one under ``batch-norm``, else one per image."""
+    return 1 if reading == "batch-norm" else images
+
+
 def released_gradients(
     gradients: Tensor, ledger: Ledger, *, beta: float, sigma: float, sensitivity: float, answers: int, reading: Reading
 ) -> Tensor:
     """Return Eq. (3)'s noisy gradients, (n, classes): bounded gradients times `beta` plus noise from the ledger.
 
     `gradients` (n, classes) are sums over `answers` teachers of bounded gradients in units of beta; the result is their
-    mean. One privacy unit changes one teacher, hence each row by up to `sensitivity` in L2. The noise on the sum has
-    standard deviation sigma * beta. Under ``batch-mean``, the sum over the batch in Eq. (3), all examples get the mean
-    of the noisy gradients. The cost is the same: one charge of noise multiplier ``sigma / (sensitivity sqrt(n))``.
+    mean. One privacy unit changes one teacher, hence each row by up to `sensitivity` in L2, or all rows together under
+    ``batch-norm``. The noise on the sum has standard deviation sigma * beta. Under ``batch-mean``, the sum over the
+    batch in Eq. (3), all examples get the mean of the noisy gradients. The cost is one charge of noise multiplier
+    ``sigma / (sensitivity sqrt(m))`` with m of :func:`answers_per_batch`.
     """
     rows = len(gradients)
     # Noise and sensitivity are in units of beta, which only rescales the answer.
     given = gradients.double().numpy()
-    multiplier = sigma / (sensitivity * math.sqrt(rows))
-    if reading == "per-example":
-        noisy = ledger.gaussian(given, sensitivity=sensitivity * math.sqrt(rows), noise_multiplier=multiplier)
+    spread = math.sqrt(answers_per_batch(rows, reading))
+    multiplier = sigma / (sensitivity * spread)
+    if reading != "batch-mean":
+        noisy = ledger.gaussian(given, sensitivity=sensitivity * spread, noise_multiplier=multiplier)
     else:
         summed = ledger.gaussian(given.sum(0), sensitivity=sensitivity * rows, noise_multiplier=multiplier)
         noisy = (summed / rows)[None].repeat(rows, axis=0)

@@ -38,6 +38,8 @@ from bench.storage.cache import digest_of
 class FedDPSDConfig(DPSDConfig):
     """Settings of FedDPSD."""
 
+    teacher_epochs: float = setting(10.0, "ours; appendix D refers to DENSE, which has 400", gt=0)
+    teacher_lr: float = setting(0.05, "ours; appendix D refers to DENSE, which has 0.01", gt=0)
     clients: int = setting(5, "section IV-A: m", ge=1)
     concentration: float = setting(0.5, "section IV-E: Dirichlet distribution with parameter 0.5", gt=0)
 

@@ -124,6 +124,34 @@ def test_one_gradient_never_exceeds_its_bound(how: Any) -> None:
         torch.testing.assert_close(norms[40], gradient[40].double().norm() / 5e-3, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize("how", ["normalise", "clip"])
+def test_a_batch_divided_by_its_norm_is_at_most_one_long(how: Any) -> None:
+    gradient = torch.randn(256, 10, generator=torch.Generator().manual_seed(1)) * 1e30
+    gradient[0, 0] = math.nan
+    found = bounded(gradient, how, 5e-3, 1e-4, whole=True)
+    assert 1 - 1e-9 < found.norm() <= 1
+    torch.testing.assert_close(found[1] * gradient[2].double().norm() / found[2].norm(), gradient[1].double())
+    torch.testing.assert_close(
+        bounded(gradient[:1], how, 5e-3, 1e-4, whole=True), bounded(gradient[:1], how, 5e-3, 1e-4)
+    )
+
+
+def test_batches_of_two_teachers_are_no_farther_apart_than_charged() -> None:
+    """Each normalised as a whole; random teachers come close to it where one query dominates the batch."""
+    generator = torch.Generator().manual_seed(1)
+    student = torch.rand(8, 10, generator=generator).pow(6).add(1e-5)
+    student /= student.sum(1, keepdim=True)
+    limit, most = DPSDConfig(k=3).sensitivity(MNIST), 0.0
+    for _ in range(400):
+        teachers = (torch.randn(8, 10, generator=generator) * 20).softmax(1), torch.eye(10)[torch.randint(10, (8,))]
+        one, other = (
+            bounded(keep_top(distillation_gradient(said, student, "decoupled", 8.0), 3), "normalise", 1.0, 1e-4, True)
+            for said in teachers
+        )
+        most = max(most, float((one - other).norm()))
+    assert 1.2 < most <= limit
+
+
 @pytest.mark.parametrize("answers", [1, 5])
 def test_noise_on_each_coordinate_is_sigma_beta(answers: int) -> None:
     given = torch.zeros(4000, 10)
@@ -144,15 +172,15 @@ def test_batch_mean_is_one_gradient_with_the_mean_of_the_noise() -> None:
     assert float(means.std()) == pytest.approx(3.0 / 16, rel=0.05)
 
 
-@pytest.mark.parametrize("reading", ["per-example", "batch-mean"])
-def test_printed_setting_costs_what_is_proven_for_it_whatever_beta(reading: Any) -> None:
+@pytest.mark.parametrize(("reading", "cost"), [("per-example", 28.84), ("batch-mean", 28.84), ("batch-norm", 1.06)])
+def test_printed_setting_costs_what_is_proven_for_it_whatever_beta(reading: Any, cost: float) -> None:
     for beta in (1e-3, 5e-3):
         ledger = book()
         for _ in range(200):
             released_gradients(
                 torch.zeros(256, 10), ledger, beta=beta, sigma=100.0, sensitivity=2.0, answers=1, reading=reading
             )
-        assert proven(ledger.events, 1e-5).epsilon == pytest.approx(28.84, abs=0.005)
+        assert proven(ledger.events, 1e-5).epsilon == pytest.approx(cost, abs=0.005)
 
 
 def test_printed_setting_claims_far_less_than_the_budgets_it_is_printed_for() -> None:
@@ -302,8 +330,8 @@ def test_no_gradient_to_the_latent_inputs_is_an_error(monkeypatch: pytest.Monkey
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "path",
-    ["eq3=batch-mean", "bounding=clip", "distillation=plain", "amount=20", "pool_steps=3", "generator_loss=printed",
-     "train_latents=false", "entropy_loss=false", "optimizer=sgd"],
+    ["eq3=batch-mean", "eq3=batch-norm", "bounding=clip", "distillation=plain", "amount=20", "pool_steps=3",
+     "generator_loss=printed", "train_latents=false", "entropy_loss=false", "optimizer=sgd"],
 )  # fmt: skip
 def test_every_option_of_dpsd_keeps_private_data_behind_the_ledger(path: str) -> None:
     assert check_method(DPSD, overrides=(path,)).ok

@@ -104,7 +104,8 @@ def dpsd(beta: float, classes: int, batch: int, iterations: int, sigma: float, d
     """Return DPSD's Theorem 1 at its best q > 1.
 
     ``2 beta^2 c b T q / sigma^2 + log((q - 1) / q) - (log delta + log q) / (q - 1)``: gradients of length c (`classes`)
-    and norm at most beta, b images per iteration (`batch`), T `iterations`, noise of deviation ``sigma * beta``.
+    and norm at most beta, b images per iteration (`batch`), T `iterations`. Its proof has noise of deviation ``sigma``,
+    Eq. (3) ``sigma * beta``.
     """
     check_delta(delta)
     positive("beta", beta)
@@ -135,7 +136,7 @@ def dpsd_events(batch: int, iterations: int, sigma: float, sensitivity: float = 
     """Return the releases of DPSD's Eq. (3): ``batch * iterations`` Gaussian answers.
 
     Each is a gradient of this `sensitivity` in units of beta, 2 for arbitrary gradients of norm beta, with noise of
-    deviation sigma beta; one record can change every answer.
+    deviation sigma beta; one record can change every answer. If the whole batch has norm beta, it is one answer.
     """
     whole("batch", batch)
     whole("iterations", iterations)

@@ -39,6 +39,7 @@ Classes = Annotated[int, Option("Number of classes.", unused="Not used: it does 
 Images = Annotated[int, Option("Synthetic images per iteration.")]
 Iterations = Annotated[int, Option("Number of iterations.")]
 Scale = Annotated[float, Option("Noise scale.")]
+Whole = Annotated[bool, Option("Read the norm of equation 3 as the whole batch's.")]
 Response = Annotated[float, Option("Epsilon of randomised response.")]
 
 
@@ -97,12 +98,13 @@ def dgd(eps0: Eps0, queries: Queries, eps1: Eps1 = 0.0, *, delta: float) -> Desc
 
 
 def dpsd(
-    beta: Beta, classes: Classes, batch: Images, iterations: Iterations, sigma: Scale, *, delta: float
-) -> Described:
+    beta: Beta, classes: Classes, batch: Images, iterations: Iterations, sigma: Scale, batch_norm: Whole = False,
+    *, delta: float,
+) -> Described:  # fmt: skip
     """DPSD: Theorem 1, and the real cost of equation 3."""
     claim = claims.dpsd(beta, classes, batch, iterations, sigma, delta)
     title = f"DPSD: {batch} images, {iterations} iterations, sigma {sigma:g}"
-    return _paper("dpsd", claim, claims.dpsd_events(batch, iterations, sigma), False, title)
+    return _paper("dpsd", claim, claims.dpsd_events(1 if batch_norm else batch, iterations, sigma), False, title)
 
 
 def dpsd_label(epsilon: Response, *, delta: float) -> Described:
