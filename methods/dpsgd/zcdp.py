@@ -27,7 +27,7 @@ from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, continued
 from bench.privacy.accounting.claims import zcdp
 from bench.privacy.events.events import DPSGD as Steps
 
-CODE = "Yu et al. 2019, the authors' code git-disl/DP_modelpublishing, dp_mnist.py: step decay"
+CODE = "Yu et al. 2019, the authors' code git-disl/DP_modelpublishing, dp_mnist.py: step decay, in a comment"
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ class FedADIConfig(ServerConfig):
     image_lr: float = setting(0.05, f"{CODE}README.md: di_lr, parameters from the paper; Adam", gt=0)
     statistics: float = setting(10.0, f"{CODE}README.md: r_feature_weight", gt=0)
     variation: float = setting(2.5e-5, f"{CODE}deepinversion_cifar10.py: di_var_scale", gt=0)
-    competition: float = setting(0.01, f"{CODE}deepinversion_cifar10.py: competitive_scale of get_images", gt=0)
+    competition: float = setting(
+        0.01, f"{CODE}deepinversion_cifar10.py: default of get_images; the script passes 0", gt=0
+    )
 
 
 @register_method("fed-adi")

@@ -35,7 +35,8 @@ from bench.methods.federated.family import State, net_of
 from bench.methods.federated.fedavg import FedAvg, FedAvgConfig
 
 CODE = (
-    "the authors' code epfml/federated-learning-public-code: FedDF-code/pcode/aggregation/noise_knowledge_transfer.py"
+    "the authors' code epfml/federated-learning-public-code: "
+    "codes/FedDF-code/pcode/aggregation/noise_knowledge_transfer.py"
 )
 
 

@@ -63,7 +63,7 @@ class PATEFMConfig:
     teacher_training: Literal["fixmatch", "ridge"] = setting(
         "fixmatch", "Malek et al. 2021, section on PATE-FM; ridge: ours"
     )
-    teacher_steps: int = setting(31_200, f"{README}: 40 epochs of 50,000 images in batches of 64", ge=1)
+    teacher_steps: int = setting(31_200, f"{README}: 40 epochs of 50,000 images in batches of 64, rounded", ge=1)
     queries: int = setting(10_000, "Malek et al. 2021, authors' code: student_dataset_max_size", ge=1)
     max_answers: int = setting(250, README, ge=1)
     threshold: float = setting(400.0, README)

@@ -56,7 +56,9 @@ class KNNPATEConfig(TransferConfig):
     """Settings of private kNN on a frozen backbone."""
 
     neighbours: int = setting(300, f"{CODE}: nb_teachers", ge=1)
-    sampling_rate: float = setting(0.05, f"{CODE}: prob", gt=0, le=1)
+    sampling_rate: float = setting(
+        0.05, f"{CODE}: prob, for both data sets; a later version has 0.15 for MNIST", gt=0, le=1
+    )
     sigma: float = setting(25.0, f"{CODE}: gau_scale; calibrated to the budget", gt=0)
     queries: int = setting(1000, f"{CODE}: stdnt_share; at most all public images", ge=1)
     hidden: int = setting(256, "ours: the head of TrPATE's students", ge=1)
