@@ -209,6 +209,7 @@ def _release(best: Record, folder: Path, run_dir: RunDir) -> Record:
         update={
             "started": datetime.now(UTC).date().isoformat(), "wall_seconds": 0.0, "peak_memory_mib": None,
             "artefacts_made": 0, "artefacts_found": 0, "artefacts": {},
+            "processor": best.provenance.processor and best.provenance.processor.partition(", with ")[0],
             "unread": {
                 **best.provenance.unread, "started": "the date of the end alone: more would help to count the trials",
                 **dict.fromkeys(("wall_seconds", "peak_memory_mib", "artefacts"), UNTOLD),

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.lazy_libraries import submitit
 from bench.core.printable import counted
 from bench.core.progress import Progress
+from bench.launchers.attempts import attempts_of
 from bench.launchers.local import Done, Watch, doing, end
 from bench.launchers.manifest import CANCELLED, Launch
 from bench.launchers.schedule import Pack
@@ -150,10 +152,15 @@ def run_by_executor(
     """Run `packs` with the executor of `settings`, and call `done` with each record.
 
     At most :meth:`Cluster.at_once` jobs run at once. A cell whose job ended without a record is submitted again at most
-    min(`retries`, 3) times. Raises as :func:`executor_of`.
+    min(`retries`, 3) times, apart from jobs that another cell ended before it began. Raises as :func:`executor_of`.
     """
+
+    def tries_of(key: str) -> int:
+        return len(attempts_of(launch.folder, key))
+
     watch = Watch(launch, [unit for pack in packs for unit in pack.units], run_dir, done)
     waiting, running, losses = list(packs), list[tuple[Pack, Any]](), Counter[str]()
+    before = dict[str, int]()  # attempts at each key when its job was submitted
     most, tries = settings.at_once(), min(launch.options.retries, 3)
     with executor_of(settings, launch, min(most, len(packs))) as executor:
         try:
@@ -167,19 +174,24 @@ def run_by_executor(
                     for pack, job in ended:
                         if not any(key in watch.left for key in pack.keys):
                             continue
-                        losses.update(pack.keys)
-                        units = [unit for unit in pack.units if unit.key in watch.left and losses[unit.key] > tries]
-                        why, what = executor.why(job), "given up" if units else "submitted again"
+                        began = [key for key in pack.keys if tries_of(key) > before[key]]
+                        losses.update(began or pack.keys)
+                        left = tuple(unit for unit in pack.units if unit.key in watch.left)
+                        units = [unit for unit in left if losses[unit.key] > tries]
+                        why = executor.why(job)
+                        what = f"{len(units)} of them given up" if units else "submitted again"
                         how = f" ({why})" if why else ""
-                        lost = counted(len(pack.keys), "cell has", "cells have")
+                        lost = counted(len(left), "cell has", "cells have")
                         progress.say(f"{lost} lost the job{how}: {what}")
                         give_up(units, watch, run_dir, {})
                         stage.advance(len(units))
-                        waiting += [] if units else [pack]
+                        rest = tuple(unit for unit in left if unit not in units)
+                        waiting += [replace(pack, units=rest)] if rest else []
                     under_way = {key for pack in (*waiting, *(pack for pack, _ in running)) for key in pack.keys}
                     for pack in [pack for pack in waiting if not under_way.intersection(pack.after)]:
                         if len(running) < most:
                             waiting.remove(pack)
+                            before.update({key: tries_of(key) for key in pack.keys})
                             running.append((pack, executor.submit(pack.keys)))
                     progress.doing(doing(run_dir, launch.id))
                     if watch.left:

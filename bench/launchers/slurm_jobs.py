@@ -151,7 +151,7 @@ class Jobs:
         """Queue the `lost` keys first, with more time or memory if these ran out; return the keys that are given up.
 
         A key is given up after min(`retries`, 3) jobs that more resources would not have helped, or if it ran out of
-        the maximum memory. Prints both.
+        the maximum memory; jobs that another key ended before it began do not count. Prints both.
         """
         new = {self.job_of[key] for key in lost if key in self.job_of} - self._known.keys()
         ends = self._known | (ends_of(new, self.launch.folder / "jobs") if new else {})
@@ -172,9 +172,10 @@ class Jobs:
                 peak = owner.memory if owner and owner.about.get("job") == end.job else None
                 peak = max(filter(None, (peak, end.peak)), default=None)
                 ended(self.launch.folder, key, end.job, end.node, str(end.reason), peak)
-            grew = need[key] != order.more
-            self._losses[key] += not grew
-            full = end is not None and end.reason is Reason.MEMORY and not grew and own.max_memory is not None
+            # Neither more resources nor another key of its order would have helped.
+            own_fault = need[key] == order.more and self._had_its_turn(key)
+            self._losses[key] += own_fault
+            full = end is not None and end.reason is Reason.MEMORY and own_fault and own.max_memory is not None
             at_once = " at once" if end is not None and end.reason is Reason.CANCELLED else ""
             given_up = full or self._losses[key] > most
             outcome = "given up" if given_up else f"submitted again{at_once}{need[key].words}"
@@ -187,6 +188,15 @@ class Jobs:
         left = {key for (outcome, _), keys in said.items() if outcome != "given up" for key in keys}
         self.waiting[:0] = self._rest(left, need)
         return [key for key in lost if key not in left]
+
+    def _had_its_turn(self, key: str) -> bool:
+        """Return whether `key` began in its last job, or no key of its order did."""
+        job = self.job_of.get(key, "")
+
+        def began(one: str) -> bool:
+            return any(tried.job == job and tried.started for tried in attempts_of(self.launch.folder, one))
+
+        return began(key) or not any(map(began, self._orders[key].keys))
 
     def _rest(self, left: Collection[str], need: dict[str, More]) -> list[Order]:
         """Return the orders of the keys `left`, each with the resources that all its keys need."""

@@ -37,7 +37,12 @@ def make_student(name: str, facts: Facts, generator: Generator, **chosen: Any) -
 
 
 def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the last hidden layer (n, features) and logits (n, classes); raise BenchError without timm's interface."""
+    """Return the last hidden layer (n, features) and logits (n, classes); raise BenchError without timm's interface.
+
+    That of a single linear layer is its input.
+    """
+    if isinstance(model, nn.Linear):
+        return images, model(images)
     if not (hasattr(model, "forward_features") and hasattr(model, "forward_head")):
         raise BenchError(f"{type(model).__name__} has no forward_features and forward_head: use a timm model.")
     timm_model: Any = model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -13,7 +14,7 @@ from torch.nn import functional
 
 from bench.core.errors import BenchError
 from bench.core.progress import SILENT, Stage
-from bench.core.seeds import seeded
+from bench.core.seeds import seeded, seeded_with
 from bench.core.transforms import as_float, mixed, shifted
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.by_record import in_equal_batches
@@ -154,7 +155,8 @@ def fit(
     `checkpoint`, which the caller clears. `watched` are the public images for `settle`. With `share`, which cannot be
     combined with a checkpoint, this process trains on its part of each batch (:mod:`bench.training.data_parallel`).
     Training ends before a step if ``stop(steps done)``, which must draw nothing at random, is true. ``loss_of(logits,
-    labels)`` replaces the mean cross-entropy; it gets the labels of a batch unchanged. `bf16`: see
+    labels)`` replaces the mean cross-entropy; it gets the labels of a batch unchanged. If batch normalisation cannot
+    train on one image, a last batch of one is dropped, and a single record trains the other layers. `bf16`: see
     :mod:`bench.core.precision`. Raises :class:`BenchError` for an empty set, labels of another length or, if
     `must_converge`, a loss that is not finite.
     """
@@ -170,7 +172,13 @@ def fit(
     decayed = dense_weights(model) if settings.dense_decay else []
     average = [p.detach().clone() for p in model.parameters()] if settings.ema is not None else []
     settling = settling_for(settings.settle, watched)
-    batches = Batches(count, settings.batch_size, None if settings.order == "sequential" else generator)
+    least = 1
+    # An error would let the number of records, which is private for a client, decide whether there is a model.
+    if 1 in (count, count % settings.batch_size) and not _trains_on_one(model, images[:1], device):
+        least = min(count, 2)
+        for norm in _batch_norms(model) if count == 1 else ():
+            norm.eval()
+    batches = Batches(count, settings.batch_size, None if settings.order == "sequential" else generator, least=least)
     held: dict[str, Part] = {
         "model": model,
         "optimizer": optimizer,
@@ -325,6 +333,22 @@ def make_optimizer(model: nn.Module, settings: FitSettings) -> torch.optim.Optim
 def dense_weights(model: nn.Module) -> list[Tensor]:
     """Return the weights that the published PATE code decays: all linear layers' but the last one's."""
     return [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear)][:-1]
+
+
+def _batch_norms(model: nn.Module) -> list[nn.Module]:
+    return [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+
+def _trains_on_one(model: nn.Module, image: Tensor, device: torch.device) -> bool:
+    """Return whether `model` can train on a batch of the shape of `image`: batch normalisation of a 1x1 map cannot."""
+    if not _batch_norms(model):
+        return True
+    with torch.no_grad(), seeded_with(0, device):
+        try:
+            copy.deepcopy(model).train()(as_float(torch.zeros_like(image)))
+        except ValueError:
+            return False
+    return True
 
 
 def _place(model: nn.Module, device: torch.device, layout: torch.memory_format) -> nn.Module:

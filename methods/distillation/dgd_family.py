@@ -223,4 +223,4 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
                 trained, images, labels, triples, settings, context.streams.torch("student/order"),
                 device=context.device, stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
-        return student, options
+        return student.eval(), options

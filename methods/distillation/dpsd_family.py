@@ -69,8 +69,7 @@ class Alternation(TakesTeacher):
         student, options = public_start.make_public_student(self.config, private.facts, context, first)
         with seeded(context.streams.torch("generator/start")):
             generator = DataFreeGenerator(*private.facts.shape, self.config.latent_size, self.config.generator_width)
-            # A linear student starts at zero, so that its first predictions, which Eq. 2 divides by, are uniform.
-            xavier(student) if not isinstance(student, OnFixedMap) else zero(student.head)
+            start_at_zero(student) if isinstance(student, OnFixedMap) else xavier(student)
             xavier(generator)
         annotate = self.annotator(private, ledger, context)
 
@@ -98,9 +97,14 @@ class Alternation(TakesTeacher):
         return student
 
 
-def zero(head: nn.Module) -> None:
-    """Set all weights of `head` to zero."""
-    for weight in head.parameters():
+def start_at_zero(student: OnFixedMap) -> None:
+    """Make the first predictions of `student`, which Eq. 2 divides by, uniform: its last layer starts at zero."""
+    last = student.get_classifier()
+    if any(isinstance(layer, (nn.Linear, nn.Conv2d)) and layer is not last for layer in student.head.modules()):
+        xavier(student.head)
+    else:
+        last = student.head
+    for weight in last.parameters():
         nn.init.zeros_(weight)
 
 

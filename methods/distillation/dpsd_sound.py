@@ -230,7 +230,7 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
         if isinstance(student, OnFixedMap):
             head, features = student.head, public_start.uncached_features(student.fixed, images, context, "queries")
         optimizer = torch.optim.Adam(student.parameters(), config.student_lr)
-        best, held = BestStudent(), evenly(round(config.held_back * len(images)), len(images))
+        best, held = BestStudent(), evenly(min(round(config.held_back * len(images)), len(images) - 1), len(images))
         kept = torch.ones(len(images), dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
 
         def look() -> None:
@@ -252,7 +252,7 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
                     batch = shifted(as_float(images[rows]), largest_shift(self.facts), draws).to(context.device)
                     logits = student(batch)
                 else:
-                    logits = head(features[rows].to(context.device))
+                    logits = head(features[rows].to(context.device).float())  # scattering's are stored in half
                 loss = (logits.softmax(1) - labels[rows].to(context.device)).square().sum(1).mean()
                 if step % 100 == 0:
                     check_finite({"squared error": loss}, step, "the student")

@@ -1,7 +1,8 @@
 """DPSD-T: as DPSD, with the teacher as the generator's discriminator.
 
 Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
-section IV-F: generator training.
+section IV-F: generator training. There the teacher takes the student's place as discriminator; here the generator's
+loss takes all its terms from the teacher, Eq. 7 included, which Algorithm 1, line 6, takes from the student.
 
 Threat model, unit and annotation are those of :mod:`bench.methods.distillation.dpsd`. Private: images, labels and the
 teacher. Public: the number of records. Released: the student, not the generator, for which the paper disclaims any

@@ -139,6 +139,7 @@ def distil(
     held: dict[str, Part] = {"student": student, "optimizer": optimizer, "pool": pool, "random": random}
     loop = Loop(checkpoint, {**held, **synthesiser.parts}, device=device)
     for epoch in range(loop.start(stage), config.epochs):
+        student.train(epoch == 0)  # as in DENSE's code, whose new student is still in training mode here
         images = (synthesiser.make() * 255).round().to(torch.uint8).cpu()
         with torch.no_grad():
             pool.add(images, server.ensemble(as_float(images.to(device))).cpu(), keep=synthesiser.keeps)

@@ -1,7 +1,7 @@
 """Generators guided, through the ledger, by discriminators on disjoint parts of the private records.
 
 PATE-GAN, G-PATE, DataLens and GS-WGAN differ in their queries. One record changes one discriminator, arbitrarily; none
-is released. The generator's labels are drawn evenly.
+is released. The generator's labels are drawn evenly. All seeds share the parts, so their spread leaves that draw out.
 """
 
 from __future__ import annotations

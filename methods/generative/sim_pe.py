@@ -138,8 +138,11 @@ class SimPE(Generative):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose exact cost fits `budget`.
 
-        Raise :class:`BenchError` if characters are drawn for a data set that is known to show none of the texts.
+        Raise :class:`BenchError` if characters are drawn for a data set that is known to show none of the texts, or if
+        a class would have no candidate.
         """
+        if self.config.candidates < self.facts.classes:
+            raise BenchError(f"candidates must be at least {self.facts.classes}, one for each class.")
         if self.config.simulator == "text" and not may_show(self.config.texts, self.facts):
             names = ", ".join(DATASETS[self.facts.dataset].class_names[:4])
             raise BenchError(

@@ -62,7 +62,7 @@ class PATERidgeConfig:
 
     teachers: int = setting(2000, CHOSEN, ge=1)
     queries: int = setting(1000, CHOSEN, ge=1)
-    penalty: float = setting(0.05, "ours: of a teacher, in units of the mean squared norm of its features", gt=0)
+    penalty: float = setting(0.05, "ours: of a teacher, in units of the mean squared norm of its features", ge=1e-4)
     student: str = setting("scatter_linear", "Tramer and Boneh 2021, section 3: a linear layer on their features")
     random_kind: Literal["strokes", "objects"] = setting("strokes", KINDS, later=True)
     sigma: float = setting(7.5, "ours: noise on each sum of scores, calibrated to the budget", gt=0)

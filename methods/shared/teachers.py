@@ -19,7 +19,7 @@ from bench.methods.shared.settings_checks import check_parts
 from bench.methods.shared.starts_public import public_start
 from bench.models.build import build
 from bench.storage.cache import digest_of
-from bench.storage.checkpoint import Checkpoint
+from bench.storage.checkpoint import Checkpoint, input_digest
 from bench.training.ensemble import Ensemble, shard_range, train_teachers
 from bench.training.processes import worker_pool
 from bench.training.teacher import TeacherTask
@@ -126,6 +126,8 @@ def train_ensemble(
 ) -> Ensemble:  # fmt: skip
     """Return the teachers (or `only` some), each trained on its own part, cached by chunk. For the ledger only."""
     depends = ensemble_depends(config, private, context)
+    if watched is not None:
+        depends["watched"] = input_digest([watched])()
     chunk = teachers_per_artefact(config, private.facts, context.device)
     parts = partition(len(private), config.teachers, depends["partition"])
     settings = config.teacher_settings(len(private) // config.teachers, private.facts)

@@ -18,11 +18,12 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.options import ONE_CPU, LaunchOptions
 from bench.core.progress import Progress
 from bench.launchers import executors, settings, slurm
+from bench.launchers.attempts import attempt
 from bench.launchers.executors import Executor, executor_of, run_apart, run_by_executor
 from bench.launchers.manifest import Options, begin
 from bench.launchers.schedule import Pack, units_of
 from bench.launchers.settings import Cluster, JobResources, launch_settings
-from bench.results.record import Record
+from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from helpers.cells import METHOD, cells
 from helpers.fake_slurm import FakeSlurm
@@ -139,6 +140,37 @@ def test_a_package_brings_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyP
     outcome = run_by_executor(launch, packs, chosen, run_dir, told, lambda record: None)
     assert {one.key for one in outcome.records} == {unit.key for unit in units}
     assert told.lines == [f"1 cell has lost the job (no record of {units[0].key}): submitted again"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_cell_that_ends_its_jobs_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = RunDir(tmp_path / "runs").create()
+    first, *others = units = units_of(cells(3, 1))
+
+    def apart(folder: str, keys: Sequence[str], scratch: str | None) -> str:
+        for key in keys:
+            with contextlib.suppress(ZeroDivisionError), attempt(Path(folder), key):
+                if key == first.key:
+                    raise ZeroDivisionError
+            if key == first.key:
+                return "out of memory"
+            run_dir.write_record(record(key=key))
+        return ""
+
+    monkeypatch.setattr(executors, "run_apart", apart)
+    monkeypatch.setattr(executors, "POLL_SECONDS", 0.01)
+    launch = begin(run_dir, "threads", units, Options(resources=ONE_CPU, retries=1), [METHOD])
+    told = Said()
+    outcome = run_by_executor(
+        launch, [Pack(tuple(units), (), "")], Cluster(launcher="threads"), run_dir, told, lambda record: None
+    )
+    assert {one.key: one.status for one in outcome.records} == {
+        first.key: Status.FAILED, **{unit.key: Status.DONE for unit in others},
+    }  # fmt: skip
+    assert told.lines == [
+        "3 cells have lost the job (out of memory): submitted again",
+        "3 cells have lost the job (out of memory): 1 of them given up",
+    ]
 
 
 def test_the_process_of_a_cancelled_job_gets_one_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -179,6 +180,21 @@ def test_out_of_memory_and_out_of_time_come_back_with_more(fake: FakeSlurm, tmp_
     assert made.again(["a"], "cell") == ["a"]
     assert said(made)[-1] == f"1 cell has lost its job (job {made.job_of['a']} on n1: out of memory): given up"
     assert made.ends["a"].reason is Reason.MEMORY
+
+
+def test_a_cell_that_ends_its_jobs_takes_no_other_with_it(
+    fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = jobs(tmp_path, "", retries=2)
+    made = Jobs(one.launch, one.run_dir, one.cluster, one.limits, one.progress, one.body, [Order(("a", "b", "c"))])
+    for number in range(1, 4):
+        made.submit()
+        monkeypatch.setenv("SLURM_JOB_ID", made.job_of["a"])
+        with contextlib.suppress(ZeroDivisionError), attempt(made.launch.folder, "a"):
+            raise ZeroDivisionError
+        fake.says("sacct", f"{made.job_of['a']}|FAILED|1:0|n1||4G\n")
+        assert made.again(["a", "b", "c"], "cell") == (["a"] if number == 3 else [])
+    assert [order.keys for order in made.waiting] == [("b", "c")]
 
 
 CONFIG = "MaxArraySize = 4\nMaxJobCount = 7\nMinJobAge = 9\nAccountingStorageType = accounting_storage/{storage}\n"

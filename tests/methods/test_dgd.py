@@ -91,6 +91,12 @@ def test_by_the_formula_the_claim_uses_the_budget_and_no_more(epsilon: float) ->
     assert (config.noise_scale > 40) == (epsilon <= 1)
 
 
+def test_a_linear_student_on_a_fixed_map_is_regularised_by_its_predictions() -> None:
+    config = tiny(DGD, student="scatter_linear", regularise=1.0, vae=True)
+    released = DGD(config, SMALL).train_student(private_pair()[0], public_set(), book(), context())
+    assert released.student.training is False
+
+
 def test_a_given_number_of_queries_is_kept_and_cut_to_the_images() -> None:
     given = dataclasses.replace(DGDPrintedConfig(), count="given", queries=750)
     assert DGD(given, MNIST).calibrate(Budget(1.0, 1e-5)).queries == 750

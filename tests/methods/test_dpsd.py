@@ -280,6 +280,18 @@ def test_teacher_answers_alike_whether_it_was_just_trained_or_found(net: str, tm
     assert torch.equal(first(images), second(images))
 
 
+def test_a_student_of_several_layers_on_a_fixed_map_learns() -> None:
+    """All-zero hidden layers would have no gradient; only the last layer starts at zero."""
+    config = tiny(DPSD, student="scatter_cnn_mnist", train_latents=False, iterations=4)
+    weights = dict(trained(config).student.named_parameters())
+    assert all(bool(weight.any()) for weight in weights.values())
+
+
+def test_the_sound_form_trains_a_student_on_a_fixed_map_and_holds_back_all_but_one() -> None:
+    config = tiny(DPSDSound, student="scatter_linear", held_back=0.999, student_steps=5)
+    assert trained(config, name="dpsd-sound").student.training is False
+
+
 def test_amount_bounds_what_is_asked_and_paid_for() -> None:
     config = tiny(DPSD, iterations=6, amount=20)
     ledger = book()

@@ -135,6 +135,17 @@ def test_dense_decay_shrinks_dense_layers_but_the_last() -> None:
     assert changed[0].startswith("body.")
 
 
+@pytest.mark.parametrize("count", [1, 5])
+def test_batch_normalisation_of_one_value_does_not_stop_training(count: int) -> None:
+    """The number of records is private for a client, and an error would reveal it."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    before = [weight.detach().clone() for weight in net.parameters()]
+    images, labels = torch.rand(count, 1, 4, 4), torch.arange(count) % 2
+    fit(net, images, labels, FitSettings(epochs=2, batch_size=4, lr=0.1), torch.Generator().manual_seed(0))
+    assert all(not torch.equal(one, other) for one, other in zip(before, net.parameters(), strict=True))
+
+
 def test_bad_settings_and_data_are_refused() -> None:
     with pytest.raises(BenchError, match="exactly one"):
         FitSettings()
