@@ -18,6 +18,8 @@ from bench.experiments.run import run_cell
 from bench.methods.pate.diet_pate import DietPATE, DietPATEConfig
 from bench.methods.pate.family import PATEFamily
 from bench.methods.pate.pate_gnmax import PATEGNMax
+from bench.methods.shared.random_images import random_images
+from bench.methods.shared.teachers import train_ensemble
 from bench.models.build import build
 from bench.privacy.accounting.accountants import proven
 from bench.storage.cache import Cache
@@ -110,3 +112,13 @@ def test_answers_to_random_images_are_not_compared_with_the_labels_of_public_one
         record = run_cell(cell, run_dir, source, Progress())
     assert record.queries is not None, record.failure
     assert record.queries.label_accuracy is None
+
+
+def test_teachers_that_stop_by_other_images_are_other_artefacts(tmp_path: Path) -> None:
+    """Which images they watch decides when they stop."""
+    config, cache = tiny(teacher_settle=1, teachers=2), Cache(tmp_path, {})
+    home = Context(torch.device("cpu"), Streams(0), cache, Progress())
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        train_ensemble(config, private_pair()[0], home, watched=random_images(20, SMALL.shape, draws))
+    assert len(set(cache.made)) == 2

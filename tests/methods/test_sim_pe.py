@@ -262,6 +262,8 @@ def test_characters_are_refused_for_data_without_them_and_shapes_are_the_quick_p
         quick = SimPEConfig(**SimPE.presets(facts)["quick"])
         assert quick.simulator == "shapes"
         SimPE(quick, facts).calibrate(Budget(10.0, 1e-5))
+        with pytest.raises(BenchError, match="candidates must be at least 10, one for each class"):
+            SimPE(dataclasses.replace(quick, candidates=9), facts).calibrate(Budget(10.0, 1e-5))
     assert SimPEConfig(**SimPE.presets(MNIST)["quick"]).simulator == "text"
 
 
