@@ -50,7 +50,7 @@ class InversionNetworkConfig:
     truncation: int = setting(0, "CCS 2019, section 4.2: number of confidences that the attacker sees; 0: all", ge=0)
     rounding: float = setting(0.0, "none, as in the paper", ge=0, lt=1)
     epochs: float = setting(100.0, "the published code, train_inversion.py", gt=0)
-    batch_size: int = setting(128, "the published code, train_inversion.py", ge=1)
+    batch_size: int = setting(128, "the published code, train_inversion.py; batch normalisation needs two", ge=2)
     rate: float = setting(2e-4, "the published code: Adam (0.5, 0.999), amsgrad", gt=0)
     width: int = setting(
         128, "the published code (ngf): maps of the layer before the last, doubled at each below", ge=1

@@ -20,7 +20,9 @@ from bench.data.spec import Records
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".tif", ".tiff", ".webp"})
+SUFFIXES = frozenset(
+    [".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".pbm", ".pgm", ".pnm", ".ppm", ".tif", ".tiff", ".webp"]
+)  # fmt: skip
 THREADS_FROM = 64
 """Smallest number of images that are decoded by threads; Pillow releases the interpreter lock."""
 
@@ -48,6 +50,8 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image.Image
                     raise ValueError(f"its file has {size >> 20:,} MiB; the maximum is {LARGEST >> 20}")
             opened = stack.enter_context(Image.open(source, formats=FORMATS))
             _check_pixels("it has", opened.size)
+            if opened.mode == "F" or (opened.mode == "I" and opened.format not in ("PNG", "PPM")):
+                raise ValueError("its values are 32-bit numbers of an unknown range: save it with 8 or 16 bits")
             yield opened
     except FileNotFoundError:
         raise
@@ -65,8 +69,9 @@ def _check_pixels(what: str, size: tuple[int, int]) -> None:
 def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = "") -> NDArray[np.uint8]:
     """Return one image as uint8 `shape`, (channels, height, width) with 1 or 3 channels; `name` is for messages.
 
-    Other sizes are scaled to cover `shape` and cropped at the centre; 16-bit grey is divided by 256. Raise
-    FileNotFoundError, or BenchError (before decoding, if an image has more than :data:`MOST_PIXELS`).
+    Other sizes are scaled to cover `shape` and cropped at the centre; 16-bit grey is divided by 256, and transparent
+    pixels are white. EXIF's orientation is not applied, as in torchvision. Raise FileNotFoundError, or BenchError
+    (before decoding, if an image has more than :data:`MOST_PIXELS`).
     """
     height, width = shape[1:]
     with open_image(source, name) as opened:
@@ -82,9 +87,12 @@ def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = ""
 
 
 def _channels(image: Image.Image, channels: int) -> Image.Image:
-    """Return `image` in grey or RGB; Pillow's conversion would clip 16-bit values at 255."""
+    """Return `image` on white, in grey or RGB; Pillow's conversion would clip 16-bit values at 255, and drop alpha."""
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    elif image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("L" if channels == 1 else "RGB")
 
 
@@ -149,9 +157,14 @@ def check_listed(files: Sequence[ListedFile], kept: Path) -> None:
 
 
 def list_images(folder: Path, folders: list[Path] | None = None) -> list[str]:
-    """Return the image files below `folder`, as sorted relative paths with slashes; add all folders to `folders`."""
+    """Return the image files below `folder`, as sorted relative paths with slashes; add all folders to `folders`.
+
+    Hidden files and folders, such as ``.ipynb_checkpoints``, are left out: they may hold copies.
+    """
     found: list[str] = []
-    for where, _, names in os.walk(folder):
+    for where, below, names in os.walk(folder):
+        below[:] = [name for name in below if not name.startswith(".")]
+        names = [name for name in names if not name.startswith(".")]
         if folders is not None:
             folders.append(Path(where))
         relative = Path(where).relative_to(folder)

@@ -11,6 +11,7 @@ job compares size and modification time of the file.
 
 from __future__ import annotations
 
+import csv
 import functools
 import hashlib
 import hmac
@@ -127,6 +128,13 @@ def read_table(path: Path) -> pandas.DataFrame:
                 check_fits(path, 4 * os.fstat(file.fileno()).st_size)
                 # A converter receives the raw text, before "NA" or "007" is converted.
                 text = dict.fromkeys((PATH, LABEL, SPLIT), str)
+                lines = [file.readline(1 << 20).decode("utf-8-sig") for _ in range(2)]
+                head, first, *_ = [*csv.reader(lines), [], []]
+                if again := sorted({name for name in head if head.count(name) > 1}):
+                    raise BenchError(f"{path} has several columns of one name: {', '.join(again[:5])}. Rename them.")
+                if len(first) > len(head) > 0:  # pandas would take the first for an index, and shift the others
+                    raise BenchError(f"{path} has rows with more values than its first line has names.")
+                file.seek(0)
                 table = pandas.read_csv(file, converters=text, encoding="utf-8-sig")
         except ImportError as error:
             raise BenchError(
@@ -134,7 +142,7 @@ def read_table(path: Path) -> pandas.DataFrame:
             ) from error
         except ValueError as error:  # pandas' and Arrow's own errors are ValueErrors
             raise BenchError(f"{path} is damaged or not a {path.suffix} file ({str(error).strip()[:200]}).") from error
-    names = ", ".join(map(str, table.columns[:8]))
+    names = ", ".join(map(str, table.columns[:8])) + ", ..." * (len(table.columns) > 8)
     if any(str(name).startswith("Unnamed: ") for name in table):
         raise BenchError(
             f"{path} has a column without a name, perhaps an index, which would be a feature. Name it, or leave it out "
@@ -170,7 +178,7 @@ def _parquet(path: Path, file: BufferedReader) -> pandas.DataFrame:
 
 def _targets(path: Path, table: pandas.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_], tuple[str, ...]]:
     """Return each row's label and whether it is for testing (by the column split, or a hash), and the class names."""
-    labels, classes = numbered(path, table[LABEL].to_numpy().astype(str), None)
+    labels, classes = numbered(path, np.char.strip(table[LABEL].to_numpy().astype(str)), None)
     if SPLIT not in table:
         return labels, chosen_for_test(len(table)), classes
     halves = table[SPLIT].str.strip().str.lower()

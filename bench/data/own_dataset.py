@@ -48,9 +48,14 @@ def save_dataset(
     into = Path(into)
     if into.suffix != ".npz":
         raise BenchError(f"{into} must end in .npz.")
-    name = f"{PREFIX}{into}" + (f"@{values[0]:g}..{values[1]:g}" if values else "")
+    name = f"{PREFIX}{into}" + ("@" + "..".join(map(_exactly, values)) if values else "")
     _write(into, _arrays(train, test, values, classes))
     return name
+
+
+def _exactly(value: float) -> str:
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
 
 
 def given_dataset(train: Dataset[Any], test: Dataset[Any] | None = None) -> str:
@@ -80,6 +85,12 @@ def _arrays(
             )
         arrays |= {f"x{half}": x, f"y{half}": y}
     names = classes if classes is not None else getattr(train, "classes", None)
+    theirs = getattr(test, "classes", None)
+    if classes is None and names is not None and theirs is not None and list(theirs) != list(names):
+        if unknown := [str(one) for one in theirs if one not in names]:
+            raise BenchError(f"the test set has classes that the training set lacks: {', '.join(unknown[:5])}.")
+        # An ImageFolder numbers the classes that it holds, so one without an image shifts the others.
+        arrays["y_test"] = np.array([list(names).index(one) for one in theirs], dtype=np.int64)[arrays["y_test"]]
     if names is not None:
         arrays["classes"] = np.array([str(one) for one in names], dtype=np.str_)
     return arrays
@@ -97,7 +108,11 @@ def _stacked(given: Dataset[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     for number in range(count):
         try:
             image, label = given[number]
-            one, labels[number] = np.asarray(image), int(label)
+            # A palette's numbers are no brightness.
+            one = np.asarray(image.convert("RGB") if getattr(image, "mode", "") == "P" else image)
+            labels[number] = int(label)
+            if labels[number] != label:
+                raise ValueError(f"its label is {label}")
             if x is None:
                 check_fits(kind, count * one.nbytes)
                 x = np.empty((count, *one.shape), dtype=one.dtype)

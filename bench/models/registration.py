@@ -44,6 +44,7 @@ def register_own(build: B) -> B:
                     "timm.create_model('local-dir:FOLDER', pretrained=True)."
                 )
             timm.models.load_pretrained(net, pretrained_cfg, num_classes=int(pretrained_cfg.get("num_classes", 0)))
+            cast(Any, net).pretrained_cfg = pretrained_cfg  # where timm.data.resolve_data_config looks
         return net
 
     return cast(B, timm.models.register_model(make))

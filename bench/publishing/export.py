@@ -22,6 +22,7 @@ from bench.core.printable import page
 from bench.core.processes import owner_only
 from bench.core.types import Released
 from bench.data.datasets import all_datasets
+from bench.data.own_arrays import is_features
 from bench.data.spec import DatasetSpec
 from bench.data.text import is_text
 from bench.experiments.release import load_released
@@ -136,7 +137,7 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
         own_net=model_entrypoint(released.student_name).__module__.startswith(OWN_MODULES),
         backbone=frozen.name if frozen is not None and apart else "",
         backbone_words="" if frozen is None else f"{frozen.name}, {frozen.source}, SHA-256 {frozen.sha256}",
-        preprocessing=_preprocessing(released, _shape(released, spec)),
+        preprocessing=_preprocessing(released, _shape(released, spec)) + _own_words(record, _shape(released, spec)),
         digest=hashlib.sha256(weights).hexdigest(),
         extras=sorted({name.partition("/")[0] for name in released.extras}),
     )
@@ -171,6 +172,22 @@ def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]
         if type(layer) in known:
             return [*lines, f"The net normalises them itself: {known[type(layer)]}."]
     return [*lines, "They are not normalised further."]
+
+
+def _own_words(record: Record, shape: tuple[int, int, int]) -> list[str]:
+    """Return how a student of a user's own data gets its input and numbers its outputs; nothing for other data."""
+    if not record.cell.own_folder:
+        return []
+    how = (
+        "Images are scaled by Pillow's bilinear filter to cover this size, and cropped at the centre; transparent "
+        "pixels are white."
+    )
+    if is_features(shape):
+        how = (
+            "A row's numbers come in the order of the table's columns, and the command's range LOW..HIGH becomes "
+            "bytes: round(255 (x - LOW) / (HIGH - LOW))."
+        )
+    return [how, "Outputs: the classes in the order of their names, or of `classes` in an .npz file."]
 
 
 def _listed(values: tuple[float, ...]) -> str:

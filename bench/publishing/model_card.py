@@ -159,10 +159,10 @@ def _epsilons(record: Record, privacy: Privacy) -> str:
 
 def _load(record: Record, facts: CardFacts) -> str:
     lines = ["import timm", f'model = timm.create_model("local-dir:{record.key}", pretrained=True).eval()']
-    words = "The architecture is timm's own, so only timm is needed."
+    words = "The architecture is timm's own, so only timm is needed. From the folder that holds this one:"
     if facts.own_net:
-        lines.insert(0, "import bench.models.build  # registers the nets of private-student-bench with timm")
-        words = "With private-student-bench installed:"
+        lines.insert(0, "import bench.models.for_timm  # registers the nets of private-student-bench with timm")
+        words = "From the folder that holds this one, with private-student-bench installed:"
     code = "\n".join(f"    {line}" for line in lines)
     after = "`model` maps float tensors of shape (n, channels, height, width) in [0, 1] to logits (n, classes)."
     parts = [words, code, after]

@@ -56,7 +56,7 @@ class DPGANConfig(PoissonBatches, GenerativeConfig, ForgerConfig):
     discriminator_steps: int = setting(450_000, CODE + "MNIST, epsilon 10; 325,000 at epsilon 1", ge=1)
     batch_size: int = setting(128, CODE + "MNIST; as many generated images", ge=1)
     generated: int | None = setting(
-        None, "ours: generated images per step; none: batch_size, as in Bie et al. 2023", gt=0
+        None, "ours: generated images per step; none: batch_size, as in Bie et al. 2023", ge=2
     )
     steps_per_generator_step: int = setting(
         50, CODE + "MNIST, epsilon 10; 200 at epsilon 1; 100 for Fashion-MNIST", ge=1

@@ -58,7 +58,7 @@ class EmbeddingConfig(GenerativeConfig, ForgerConfig):
     generator_units: int = setting(200, CODE + "gen_spec", ge=1)
     generator_maps: int = setting(16, CODE + "n_channels; then half as many", ge=1)
     generator_epochs: float = setting(5.0, CODE + "epochs", gt=0)
-    generator_batch: int = setting(500, CODE + "batch_size", ge=1)
+    generator_batch: int = setting(500, CODE + "batch_size; batch normalisation needs two", ge=2)
     generator_lr: float = setting(0.01, CODE + "lr, of Adam", gt=0)
     lr_decay: float = setting(0.9, CODE + "lr_decay, after each epoch", gt=0)
 
@@ -82,6 +82,8 @@ class MeanEmbedding(Generative):
         given = super().presets(facts)
         batch = 200 if facts.private_records > 10_000 else 50
         quick = {"features": 4000, "generator_batch": batch, "generator_epochs": 600 * batch / facts.private_records}
+        if (epochs := quick["generator_epochs"]) > 10:
+            quick["lr_decay"] = 0.9 ** (5 / epochs)  # as over the paper's five epochs: few records make many epochs
         # At the paper's learning rate, 40 steps may saturate pixels.
         tiny = {"features": 400, "generator_batch": 50, "generator_lr": 0.001}
         tiny["generator_epochs"] = 40 / max(1, facts.private_records // 50)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from bench.core.errors import BenchError
 from bench.data.datasets import load
-from bench.data.image_files import decode
+from bench.data.image_files import decode, list_images
 from bench.data.image_folder import folder_spec
 from helpers.data import image_folder
 
@@ -103,6 +103,45 @@ def test_an_image_that_cannot_be_scaled_is_named(tmp_path: Path, monkeypatch: py
     Image.new("L", (9, 9)).save(path)
     with pytest.raises(BenchError, match=r"1\.png is damaged or not an image \(MemoryError\)"):
         decode(path, (1, 8, 8))
+
+
+def stored(image: Image.Image, kind: str = "PNG", **options: object) -> io.BytesIO:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparent_pixels_are_white(mode: str) -> None:
+    """Else ink on a transparent ground would be black on black."""
+    ink = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
+    ink.paste((0, 0, 0, 255), (2, 2, 5, 5))
+    for channels in (1, 3):
+        found = decode(stored(ink.convert(mode)), (channels, 8, 8))
+        assert (found[:, 2:5, 2:5] == 0).all()
+        assert (found[:, :2] == 255).all()
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_values_of_an_unknown_range_are_refused(kind: type, tmp_path: Path) -> None:
+    Image.fromarray(np.arange(64).reshape(8, 8).astype(kind)).save(tmp_path / "a.tif")
+    with pytest.raises(BenchError, match=r"a\.tif .*32-bit numbers of an unknown range"):
+        decode(tmp_path / "a.tif", (1, 8, 8))
+
+
+def test_every_format_is_listed_and_hidden_copies_are_not(tmp_path: Path) -> None:
+    for name in (
+        "a/1.JPG",
+        "a/2.jfif",
+        "a/3.gif",
+        "a/.ipynb_checkpoints/1.jpg",
+        "a/._1.jpg",
+        "a/deep/4.png",
+        "a/notes.txt",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert list_images(tmp_path / "a") == ["1.JPG", "2.jfif", "3.gif", "deep/4.png"]
 
 
 def test_sixteen_bits_of_grey_become_eight() -> None:

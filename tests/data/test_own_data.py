@@ -13,6 +13,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
 import bench
@@ -186,6 +187,7 @@ def test_a_torch_dataset_runs_like_the_file_that_it_becomes(tmp_path: Path, root
         (TensorDataset(torch.zeros(0, 3), torch.zeros(0)), "is empty"),
         ([(np.zeros(3), 0), (np.zeros(4), 1)], "item 1 of list cannot be used"),
         ([(np.zeros(3, dtype="uint8"), "cat")], "label, a whole number"),
+        ([(np.zeros(3, dtype="uint8"), 1.9)], "its label is 1.9"),
         (iter([]), "has no length"),
     ],
 )
@@ -322,6 +324,8 @@ def test_nets_of_images_refuse_rows_of_features(tmp_path: Path) -> None:
         (",x,label\n0,1,a\n1,2,b\n", "a column without a name"),
         ("x,Label\n1,a\n2,b\n", "Rename Label to label"),
         ("x;label\n1;a\n2;b\n", "Separate columns by commas"),
+        ("x,label,label\n1,a,b\n2,b,a\n", "several columns of one name: label"),
+        ("x,label\n1,2,a\n2,3,b\n", "more values than its first line has names"),
         ("x,label,split\n1,a,train\n2,b,test\n3,a,val\n", "which would both be for testing"),
     ],
 )
@@ -329,6 +333,47 @@ def test_a_table_that_would_be_misread_is_refused(text: str, says: str, tmp_path
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(BenchError, match=says):
         load(f"folder:{tmp_path / 't.csv'}@0..4")
+
+
+def test_blanks_around_a_label_make_no_other_class(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "".join(["x,label\n", *(f"{n % 5},cat{' ' * (n % 2)}\n1, dog\n" for n in range(20))])
+    )
+    assert load(f"folder:{tmp_path / 't.csv'}@0..4").spec.class_names == ("cat", "dog")
+
+
+class Named(Dataset[Any]):
+    """Images whose labels number the `classes`, as those of an ImageFolder do."""
+
+    def __init__(self, classes: list[str], labels: list[str], image: Any = None) -> None:
+        self.classes, self.labels = classes, labels
+        self.image = np.zeros((4, 4), dtype=np.uint8) if image is None else image
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        return self.image, self.classes.index(self.labels[number])
+
+
+def test_the_classes_of_a_test_set_are_matched_by_name(tmp_path: Path) -> None:
+    train = Named(["cat", "cow", "dog"], ["cat", "cow", "dog"] * 2)
+    loaded = load(bench.save_dataset(tmp_path / "a.npz", train, Named(["cat", "dog"], ["dog", "cat"])))
+    assert loaded.test.labels.tolist() == [2, 0]
+    with pytest.raises(BenchError, match="classes that the training set lacks: emu"):
+        bench.save_dataset(tmp_path / "b.npz", train, Named(["cat", "emu"], ["emu"]))
+
+
+def test_pictures_with_a_palette_keep_their_colours(tmp_path: Path) -> None:
+    red = Image.new("RGB", (4, 4), (200, 0, 0)).convert("P", palette=Image.Palette.ADAPTIVE)
+    bench.save_dataset(tmp_path / "a.npz", Named(["a", "b"], ["a", "b"] * 5, red))
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert arrays["x"][0, 0, 0].tolist() == [200, 0, 0]
+
+
+def test_a_range_of_values_is_kept_to_the_last_digit(tmp_path: Path) -> None:
+    given = TensorDataset(torch.full((10, 3), 1e6 + 1), torch.arange(10) % 2)
+    assert parse(bench.save_dataset(tmp_path / "a.npz", given, values=(1e6, 1e6 + 2))).values == (1e6, 1e6 + 2)
 
 
 def test_a_folder_beside_the_halves_is_named_as_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,17 +86,22 @@ def test_timm_loads_what_was_released(tmp_path: Path, name: str, shape: tuple[in
 
 
 @pytest.mark.slow
-def test_the_three_lines_of_the_card_load_a_student_of_timms_own_without_this_package(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("net", "shape"), [("resnet10t", (3, 32, 32)), ("tanh_cnn_mnist", (1, 28, 28))])
+def test_the_lines_of_the_card_load_a_student(net: str, shape: tuple[int, int, int], tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "runs")
-    folder = export_student(released(run_dir, "resnet10t", (3, 32, 32)), run_dir, tmp_path)
+    folder = export_student(released(run_dir, net, shape), run_dir, tmp_path)
     text = (folder / "README.md").read_text().split("## Load")[1].split("\n## ")[0]
     lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
-    assert lines[0] == "import timm"
-    assert not any("bench" in line for line in lines)
+    if net == "resnet10t":  # timm's own
+        assert lines[0] == "import timm"
+        assert not any("bench" in line for line in lines)
+    else:
+        found = "timm.data.resolve_data_config({}, model=model)['input_size']"
+        lines.append(f"import timm.data; assert {found} == {shape}")
     # A CPU build of torch next to torchvision's CUDA build needs this project's shim before timm is imported.
     told = "import hashlib; weights = b''.join(p.detach().numpy().tobytes() for p in model.parameters())"
     told += "; print(hashlib.sha256(weights).hexdigest())"
-    code = "; ".join(["import bench", *lines, told])
+    code = "\n".join(["import bench", *lines, told])
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     model = load_released(next(run_dir.released_path.iterdir())).student
     expected = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()

@@ -18,6 +18,7 @@ from bench.core.seeds import Streams
 from bench.core.types import Access, Facts, Knowledge, Reconstructions, Released
 from bench.data.datasets import get_dataset
 from bench.data.index_hash import ranks
+from bench.data.own_arrays import is_features
 from bench.data.text import is_text
 from bench.evaluation.attack.data_roles import OTHER_PEOPLE, AttackData
 from bench.evaluation.attack.evaluators import Committee, gate
@@ -47,7 +48,11 @@ OBSERVED = 100  # largest number of members, and of non-members, with observed a
 
 
 def check_images(attack: str, facts: Facts) -> None:
-    """Raise :class:`BenchError` for sentences: these attacks follow gradients to pixels."""
+    """Raise :class:`BenchError` for sentences and rows of features: these attacks follow gradients to pixels."""
+    if is_features(facts.shape):
+        raise BenchError(
+            f"{attack} reconstructs images, and {facts.dataset} holds rows of features. Use a membership attack."
+        )
     if is_text(facts.shape):
         raise BenchError(
             f"{attack} reconstructs images, and {facts.dataset} holds sentences, through which no gradient "

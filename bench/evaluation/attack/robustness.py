@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from bench.core.errors import BenchError
 from bench.core.rows import Estimated
+from bench.data.text import is_text
 from bench.evaluation.attack.figures import robustness_figure
 from bench.evaluation.attack.robustness_rows import masked, median_perturbations, rows_of
 from bench.evaluation.attack.workplace import Workplace
@@ -22,6 +24,8 @@ def robustness(
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the student of `record`: accuracies, remarks and a figure."""
     material = place.source.material(cell.dataset)
+    if is_text(material.private.facts.shape):
+        raise BenchError(f"{attack.name} changes pixels, and {material.private.facts.dataset} holds sentences.")
     student = load_student(record, material.private.facts, place.run_dir)
     withstood = attack.withstood(student.student, material.test_images, material.test_labels, context)
     rows = rows_of(withstood)
