@@ -129,7 +129,7 @@ def read_table(path: Path) -> pandas.DataFrame:
                 # A converter receives the raw text, before "NA" or "007" is converted.
                 text = dict.fromkeys((PATH, LABEL, SPLIT), str)
                 lines = [file.readline(1 << 20).decode("utf-8-sig") for _ in range(2)]
-                head, first, *_ = [*csv.reader(lines), [], []]
+                head, first = (*csv.reader(lines), list[str](), list[str]())[:2]
                 if again := sorted({name for name in head if head.count(name) > 1}):
                     raise BenchError(f"{path} has several columns of one name: {', '.join(again[:5])}. Rename them.")
                 if len(first) > len(head) > 0:  # pandas would take the first for an index, and shift the others
