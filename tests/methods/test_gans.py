@@ -340,7 +340,7 @@ def test_more_teachers_than_records_are_refused(method: type[Method]) -> None:
         (lambda: configured("dp-gan", {"discriminator_steps": 0}), "discriminator_steps must be at least 1"),
         (lambda: configured("dp-gan", {"clamp": 0.0}), "clamp must be positive"),
         (lambda: configured("dp-gan", {"discriminator_units": 0}), "discriminator_units must be positive"),
-        (lambda: configured("dp-gan", {"generated": 0}), "generated must be positive"),
+        (lambda: configured("dp-gan", {"generated": 0}), "generated must be at least 2"),
         (lambda: configured("dp-gan", {"mismatch": -0.1}), "mismatch must be at least 0"),
         (lambda: configured("dp-gan", {"mismatch": math.inf}), "mismatch must be at least 0"),
         (lambda: configured("dp-gan", {"generator_average": 1.0}), "generator_average must be at least 0 and below 1"),
