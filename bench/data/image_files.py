@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SUFFIXES = frozenset(
-    [".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".pbm", ".pgm", ".pnm", ".ppm", ".tif", ".tiff", ".webp"]
-)  # fmt: skip
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".pbm", ".pgm", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+)
 THREADS_FROM = 64
 """Smallest number of images that are decoded by threads; Pillow releases the interpreter lock."""
 
@@ -87,7 +87,7 @@ def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = ""
 
 
 def _channels(image: Image.Image, channels: int) -> Image.Image:
-    """Return `image` on white, in grey or RGB; Pillow's conversion would clip 16-bit values at 255, and drop alpha."""
+    """Return `image` in grey or RGB, on white; Pillow's conversion would clip 16-bit values at 255 and drop alpha."""
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     elif image.has_transparency_data:

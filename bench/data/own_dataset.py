@@ -108,7 +108,7 @@ def _stacked(given: Dataset[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     for number in range(count):
         try:
             image, label = given[number]
-            # A palette's numbers are no brightness.
+            # The values of a palette image are indices, not brightness.
             one = np.asarray(image.convert("RGB") if getattr(image, "mode", "") == "P" else image)
             labels[number] = int(label)
             if labels[number] != label:

@@ -172,7 +172,7 @@ class Jobs:
                 peak = owner.memory if owner and owner.about.get("job") == end.job else None
                 peak = max(filter(None, (peak, end.peak)), default=None)
                 ended(self.launch.folder, key, end.job, end.node, str(end.reason), peak)
-            # Neither more resources nor another key of its order would have helped.
+            # More resources would not have helped, and no other key ended the job before this one began.
             own_fault = need[key] == order.more and self._had_its_turn(key)
             self._losses[key] += own_fault
             full = end is not None and end.reason is Reason.MEMORY and own_fault and own.max_memory is not None

@@ -83,7 +83,8 @@ class MeanEmbedding(Generative):
         batch = 200 if facts.private_records > 10_000 else 50
         quick = {"features": 4000, "generator_batch": batch, "generator_epochs": 600 * batch / facts.private_records}
         if (epochs := quick["generator_epochs"]) > 10:
-            quick["lr_decay"] = 0.9 ** (5 / epochs)  # as over the paper's five epochs: few records make many epochs
+            # Few records make many epochs: decay over all of them as over the paper's five.
+            quick["lr_decay"] = 0.9 ** (5 / epochs)
         # At the paper's learning rate, 40 steps may saturate pixels.
         tiny = {"features": 400, "generator_batch": 50, "generator_lr": 0.001}
         tiny["generator_epochs"] = 40 / max(1, facts.private_records // 50)
