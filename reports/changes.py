@@ -65,7 +65,7 @@ def _figures(row: Line) -> tuple[str, ...]:
         *(epsilon_text(float(row[name]) if row.get(name) else None, toward) for name, toward in _FIGURES),
         row.get("claim", "") or "–",
         "–" if not first else first if last in ("", first) else f"{first}-{last}",
-        str(len(row["seeds"].split(";"))),
+        str(len(row["seeds"].split(";")) + int(row.get("collapsed") or 0)),
     )
 
 

@@ -74,9 +74,8 @@ def audit(
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         def make(held: Held) -> AuditRecord:
-            folder = data if record.cell.own_folder else None
             seen = ClaimProgress(progress, held)
-            return audit_student(record, options, run_dir, source, seen, dataset=folder, resources=resources)
+            return audit_student(record, options, run_dir, source, seen, dataset=data, resources=resources)
 
         found.append(_made(run_dir, audit_key(record, options), f"audit of {record.key}", run_dir.read_audit, make))
 

@@ -54,9 +54,8 @@ def _inline(asked: Audits, resources: Resources) -> tuple[list[AuditRecord], Lau
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         def make(held: Held) -> AuditRecord:
-            folder = asked.students.data if record.cell.own_folder else None
-            seen = ClaimProgress(progress, held)
-            made = audit_student(record, asked.options, run_dir, source, seen, dataset=folder, resources=resources)
+            seen, data = ClaimProgress(progress, held), asked.students.data
+            made = audit_student(record, asked.options, run_dir, source, seen, dataset=data, resources=resources)
             progress.say(f"{record.key}: {made.verdict}")
             return made
 
@@ -82,16 +81,14 @@ def add_pairs(asked: Audits, launch: LaunchOptions, *, json: bool) -> None:
     results, ended, failed = list[AuditRecord](), Launched(), list[str]()
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
-        folder = asked.students.data if record.cell.own_folder else None
         lacking = [a for a in audits if a.student == record.key and lacks_full_size(a)]
         if not lacking:
             progress.say(f"{record.key}: it has no finished audit by pairs that lacks a pair at full size")
         for audit in lacking:
 
             def make(held: Held, audit: AuditRecord = audit) -> AuditRecord:
-                seen = ClaimProgress(progress, held)
-                minutes = asked.options.minutes
-                return add_full_size(record, audit, minutes, run_dir, source, seen, dataset=folder, resources=resources)
+                seen, minutes, data = ClaimProgress(progress, held), asked.options.minutes, asked.students.data
+                return add_full_size(record, audit, minutes, run_dir, source, seen, dataset=data, resources=resources)
 
             what = f"pair at full size of {record.key}"
             try:

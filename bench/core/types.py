@@ -42,6 +42,10 @@ class Adjacency(StrEnum):
     """One unit has another value; the number of units is public. Costs up to twice the mean shift of add-remove."""
 
 
+OWN_DATA = "folder:"
+"""What the names of a user's own data begin with."""
+
+
 class Basis(StrEnum):
     """The epsilon that the target bounds."""
 

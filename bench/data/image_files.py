@@ -33,6 +33,8 @@ MOST_PIXELS = 1 << 26
 """Maximum pixels of an image, as stored or scaled to cover its shape: a GB of memory with Pillow's copies."""
 LARGEST = 1 << 28
 """Maximum bytes of an image file."""
+DECODING = b"2"
+"""Version of :func:`decode`. Raise it when pixels change, so that stored images of users' data are decoded again."""
 
 
 @contextmanager

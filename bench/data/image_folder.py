@@ -25,7 +25,7 @@ from bench.core.errors import BenchError
 from bench.core.plain_files import open_plain
 from bench.core.printable import counted
 from bench.data.file_list import Half, Listing, kept_list, place
-from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled, open_image
+from bench.data.image_files import DECODING, FileRecords, list_classes, list_images, list_labelled, open_image
 from bench.data.own_name import HALVES, TEST_NAMES, TEST_SHARE, parse, salt_of
 from bench.data.spec import DatasetSpec, Loaded, LoadRequest
 
@@ -126,7 +126,7 @@ def load_folder(request: LoadRequest) -> Loaded:
 
     salt = salt_of(request.root)
     train, test, revision = kept_list(
-        request, path, bases, listing, lambda halves: keyed_revision(request, path, halves, salt), mark=salt
+        request, path, bases, listing, lambda halves: keyed_revision(request, path, halves, salt), mark=salt + DECODING
     )
     return files_loaded(spec, path, train, test, revision, request.root)
 
@@ -165,12 +165,12 @@ def keyed_revision(
     request: LoadRequest, path: Path, halves: Sequence[Half], salt: bytes,
     name_of: Callable[[Half, int], bytes] | None = None,
 ) -> str:  # fmt: skip
-    """Return an HMAC over the shape and each file's name, size and content.
+    """Return an HMAC over the way of decoding, the shape and each file's name, size and content.
 
     `name_of` returns the name of a row of a split: by default its path below `path`, which identifies label and split.
     """
     digest = hmac.new(salt, digestmod="sha256")
-    digest.update("x".join(map(str, request.spec.shape)).encode() + b"\0")
+    digest.update(DECODING + b"\0" + "x".join(map(str, request.spec.shape)).encode() + b"\0")
     total = sum(len(half.files) for half in halves)
     for number, (half, row) in enumerate((one, row) for one in halves for row in range(len(one.files))):
         full = half.base / half.files[row]

@@ -32,7 +32,7 @@ from bench.core.lazy_libraries import pandas, pyarrow
 from bench.core.plain_files import check_unshared, open_plain
 from bench.core.processes import owner_only
 from bench.data.file_list import RACE_NS, Half, Listing, kept_list, place
-from bench.data.image_files import open_image
+from bench.data.image_files import DECODING, open_image
 from bench.data.image_folder import files_loaded, folder_spec, image_shape, keyed_revision, unfilled, users_spec
 from bench.data.own_arrays import (
     Arrays,
@@ -243,7 +243,7 @@ def _load_listed(request: LoadRequest) -> Loaded:
 
         return keyed_revision(request, own.path, halves, salt, name_of)
 
-    train, test, revision = kept_list(request, own.path, (base, base), listing, revise, mark=salt)
+    train, test, revision = kept_list(request, own.path, (base, base), listing, revise, mark=salt + DECODING)
     return files_loaded(spec, own.path, train, test, revision, request.root)
 
 

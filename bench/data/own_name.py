@@ -13,9 +13,10 @@ from pathlib import Path
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import user_path
+from bench.core.types import OWN_DATA
 from bench.storage.array_store import storage_errors
 
-PREFIX = "folder:"
+PREFIX = OWN_DATA
 TEST_NAMES = ("test", "val", "valid", "validation")
 """Names of the half that is for testing."""
 HALVES = {"train", "training", "testing", *TEST_NAMES}

@@ -25,7 +25,7 @@ from bench.core.config import (
     parse_overrides,
     values_of,
 )
-from bench.core.errors import BenchError, no_exit
+from bench.core.errors import BenchError, no_exit, telling
 from bench.core.rows import Change
 from bench.core.tuning import Tuning
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
@@ -209,6 +209,7 @@ def _calibrated(
     refusal, refused = Refusal.NONE, ""
     if basis is Basis.PROVEN and method.bypass:
         variant = f" Its repaired variant is {method.repaired_by}." if method.repaired_by else ""
+        variant += " --basis claimed runs it at its paper's epsilon."
         refusal = Refusal.BYPASS
         refused = f"{method.name} has no finite proven epsilon: {method.bypass}.{variant}"
     else:
@@ -303,6 +304,7 @@ def other_program(spec: CellSpec, method: type[Method]) -> str:
     return f"another source of the plug-in {spec.method} made it than the one here{told}"
 
 
+@telling()
 def rebuild(
     spec: CellSpec, dataset: Dataset, config: dict[str, Any], key: str, *, again: str, reduced: Sequence[Change] = (),
     refusal: Refusal = Refusal.NONE, refused: str = "",
@@ -319,6 +321,27 @@ def rebuild(
     if cell.key != key:
         raise BenchError(f"{key} does not follow from its own settings. {again}")
     return cell
+
+
+def data_named(record: Record, given: str | None) -> str:
+    """Return the name of the data that the student trained on: `given` (``folder:PATH``) if it is a user's own.
+
+    What followed @ is in the record, so `given` may omit it. Raises :class:`BenchError` if `given` states another, or
+    is missing for a user's own data.
+    """
+    if not record.cell.own_folder:
+        return record.dataset
+    stated = record.cell.image_shape
+    option = f"--data {PREFIX}PATH{'@' if stated else ''}{stated}"
+    if given is None:
+        raise BenchError(
+            f"{record.key} was trained on your own data, and records never store its path. Give it as in "
+            f"`bench run`: {option}; or give keys of other students."
+        )
+    after = stated_after(given)
+    if after not in ("", stated):
+        raise BenchError(f"{record.key} was trained with {option}, not {given}.")
+    return given if after or not stated else f"{given}@{stated}"
 
 
 def cell_of(record: Record, dataset: Dataset) -> Cell:

@@ -12,6 +12,7 @@ from bench.core.progress import Progress, echo, open_progress
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.noise_salt import sweep_salts
+from bench.experiments.plan import data_named
 from bench.interface.registry import METHODS, methods_named
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
@@ -56,16 +57,13 @@ def each_student(
 def chosen_in(asked: Students) -> tuple[RunDir, list[Record]]:
     """Return the run directory, and the students that :func:`choose_students` finds in it.
 
-    Raises :class:`BenchError` if a student trained on a user's folder and `asked` does not name it.
+    Raises :class:`BenchError` if a student trained on a user's own data and `asked` does not name it.
     """
     run_dir = RunDir(asked.out)
     check_run_dir(asked.out, asked.keys)
     students = choose_students(run_dir, asked.keys, asked.methods)
-    if asked.data is None and (own := [record.key for record in students if record.cell.own_folder]):
-        raise BenchError(
-            f"{own[0]} was trained on your own data, and records never store its path. Give it as in "
-            "`bench run`: --data folder:PATH; or give keys of other students."
-        )
+    for record in students:
+        data_named(record, asked.data)
     return run_dir.create(), students
 
 

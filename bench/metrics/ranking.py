@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,29 +108,32 @@ def rank_groups(contenders: Sequence[Contender], rows: int = 0) -> tuple[list[tu
     """Return the first and last rank of each contender's group, and the smallest significant lead of the first.
 
     `contenders` are in descending order of their means; `rows` is the number of rows from which they were chosen as the
-    best of their methods (0: their own). A group ends before the first row that some row of the group leads
-    significantly; the spread of a row's seeds is its own or the one pooled over the rows at least as accurate,
-    whichever makes leads less significant. The truly best method misses the first group with a probability of at most
-    5% if its seeds differ no more than those of the rows above it; a method whose seeds differ more needs more seeds to
-    show its rank. For pairs of rows with known answers, smaller leads are significant.
+    best of their methods (0: their own). A group is the smallest of which some row significantly leads each row below
+    it; the spread of a row's seeds is its own or the one pooled over the rows at least as accurate, whichever makes
+    leads less significant. The truly best method misses the first group with a probability of at most 5% if its seeds
+    differ no more than those of the rows above it; a method whose seeds differ more needs more seeds to show its rank.
+    For pairs of rows with known answers, smaller leads are significant.
     """
-    rivals, starts, group = max(rows, len(contenders)) - 1, list[int](), list[tuple[Contender, SeedSpread]]()
+    rivals, spreads = max(rows, len(contenders)) - 1, list[SeedSpread]()
     level = _level(rivals)
-    needed = 0.0
-    for number, one in enumerate(contenders):
+    for one in contenders:
         above = [other.spread for other in contenders if other.mean >= one.mean]
         freedom = sum(spread.freedom for spread in above)
         pooled = SeedSpread(sum(spread.variance * spread.freedom for spread in above) / freedom, freedom)
         # Not the larger variance: a pooled one has more degrees of freedom, so that a wider row above could help.
-        spread = max(one.spread, pooled, key=lambda spread: _over_seeds(spread, level))
-        if not group or any(better.leads(one, wide, rivals) for better, wide in group):
-            starts.append(number)
-            group = []
-        group.append((one, spread))
-        if number == 0:
-            needed = min((one.gap(other, spread, rivals) for other in contenders[1:]), default=0.0)
-    bounds = [*starts, len(contenders)]
-    ranks = [(start + 1, end) for start, end in pairwise(bounds) for _ in range(start, end)]
+        spreads.append(max(one.spread, pooled, key=lambda spread: _over_seeds(spread, level)))
+    needed = min((contenders[0].gap(other, spreads[0], rivals) for other in contenders[1:]), default=0.0)
+    leaders, start, ranks = [0] * len(contenders), 0, list[tuple[int, int]]()
+    while start < len(contenders):
+        for number in range(start + 1, len(contenders)):
+            better = range(max(start, leaders[number]), number)  # its own number where no row of the group leads it
+            found = (row for row in better if contenders[row].leads(contenders[number], spreads[row], rivals))
+            leaders[number] = next(found, number)
+        end = start + 1
+        while any(leader >= end for leader in leaders[end:]):
+            end += 1
+        ranks += [(start + 1, end)] * (end - start)
+        start = end
     return ranks, needed
 
 

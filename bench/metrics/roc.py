@@ -51,9 +51,10 @@ def membership_metrics(
 ) -> dict[str, Estimated]:
     """Return ``auc`` and ``tpr@`` each of `fprs` in [0, 1] with bootstrap intervals.
 
-    Scores of one canary or target are dependent, so the bootstrap resamples whole `groups` (n,). Several groupings
-    (k, n) give an interval that contains each one's, and the first gives `n`. With one group the bootstrap resamples
-    members and non-members separately, and the interval does not cover retraining. A rate with fewer than :data:`FEW`
+    Scores of one canary or target are dependent, so the bootstrap resamples whole `groups` (n,). Of several groupings
+    (k, n), the first gives `n`, and all are resampled at once, independently (Owen 2007, "The pigeonhole bootstrap"):
+    where every canary meets every target, their variances add. With one group the bootstrap resamples members and
+    non-members separately, and the interval does not cover retraining. A rate with fewer than :data:`FEW`
     expected false positives also covers the exact interval for independent scores, and an AUC with fewer than that many
     errors Wilson's. Rates below one non-member are left out. Raises :class:`BenchError` as :func:`roc`, and for
     invalid rates, groups or draws.
@@ -68,12 +69,11 @@ def membership_metrics(
     ends = np.append(np.flatnonzero(np.diff(values[order]) != 0), len(values) - 1)  # last place of each score
     truth = truth[order]
     counts = np.ones((1, len(truth)))
-    point, sizes, limits = _figures(counts, truth, ends, fprs), [], []
-    for grouping in groupings:
-        names, group = np.unique(grouping[order], return_inverse=True)
-        sizes.append(len(names))
-        limits.append(_bootstrap(truth, group, ends, fprs, seed, draws, confidence))
-    low, high = np.min(limits, axis=0)[0], np.max(limits, axis=0)[1]
+    point, numbered = (
+        _figures(counts, truth, ends, fprs),
+        [np.unique(g[order], return_inverse=True)[1] for g in groupings],
+    )
+    low, high = _bootstrap(truth, numbered, ends, fprs, seed, draws, confidence)
     true, false = _counted(counts, truth, ends)
     for column, fpr in enumerate(fprs, 1):
         if false[0, -1] * fpr < FEW:
@@ -85,7 +85,7 @@ def membership_metrics(
         wide = _wilson(auc, fewest, confidence)
         low[0], high[0] = min(low[0], wide[0]), max(high[0], wide[1])
     return {
-        name: Estimated(value=value, low=lower, high=upper, n=sizes[0])
+        name: Estimated(value=value, low=lower, high=upper, n=int(numbered[0].max()) + 1, confidence=confidence)
         for name, fpr, value, lower, upper in zip(
             ["auc", *(f"tpr@{fpr:g}" for fpr in fprs)], [1.0, *fprs], point[0], low, high, strict=True
         )
@@ -94,14 +94,16 @@ def membership_metrics(
 
 
 def _bootstrap(
-    truth: NDArray[np.bool_], group: NDArray[np.intp], ends: NDArray[np.intp], fprs: Sequence[float], seed: int,
-    draws: int, confidence: float,
+    truth: NDArray[np.bool_], groupings: Sequence[NDArray[np.intp]], ends: NDArray[np.intp], fprs: Sequence[float],
+    seed: int, draws: int, confidence: float,
 ) -> Floats:  # fmt: skip
-    """Return the limits (2, 1 + rates) over draws of whole groups (n,)."""
-    rng, groups = np.random.default_rng(seed), int(group.max()) + 1
+    """Return the limits (2, 1 + rates) over draws of whole groups of each grouping (n,)."""
+    rng = np.random.default_rng(seed)
     rows, drawn = max(1, CHUNK // len(truth)), []
     for start in range(0, draws, rows):
-        weights = _weights(rng, min(rows, draws - start), truth, group, groups)
+        weights = np.ones((min(rows, draws - start), len(truth)))
+        for group in groupings:
+            weights *= _weights(rng, len(weights), truth, group, int(group.max()) + 1)
         drawn.append(_figures(weights, truth, ends, fprs))
     # A draw of groups without members or without non-members has no curve.
     found = np.concatenate(drawn)

@@ -190,7 +190,7 @@ class PairBound(Row):
     errors: tuple[int, int, int, int] | None = None
     """(false positives, runs without, false negatives, runs with); release only."""
     tests: int = 1
-    """Bounds that hold jointly at the audit's confidence (Bonferroni): one per pair, score and direction tried."""
+    """Bounds that share the audit's error probability (Bonferroni); drawn transcripts before 2026-11-30 say 1."""
     power: Epsilon | None = None
     """The same bound without noise, if it was run."""
     curve: Epsilon | None = None

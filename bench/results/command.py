@@ -66,6 +66,8 @@ def command_for(
         adjacency=spec.adjacency if proven and own is Adjacency.ADD_REMOVE else None, preset=spec.preset,
         delta=None if spec.delta == default_delta(private_records) else spec.delta, noise=spec.noise,
     )  # fmt: skip
+    if spec.own_folder and spec.epsilon is not None and not proven and tuning is None:
+        words += ["--basis", Basis.CLAIMED.value]  # the default on own data is proven
     if noise_salt and tuning is None:
         words += ["--noise-salt", noise_salt]
     words += grid_words(precision=spec.precision)

@@ -1,4 +1,4 @@
-"""A failing cell on a user's folder: the owner sees the reason, and the record holds only what may be shown."""
+"""A user's folder: its targets are proven, and a failure tells its owner the reason, its record what may be shown."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from PIL import Image
 
 import bench.models.pretrained
 from bench.core.errors import BenchError
+from bench.core.types import Basis
 from bench.results.run_dir import RunDir
 from helpers.commands import bench as command
 
@@ -68,3 +69,39 @@ def test_missing_weights_tell_nothing_of_private_records(
     assert done.returncode == 1
     assert "could not fetch weights of resnet26" in reason_of(tmp_path / "runs")
     assert "private records" not in done.stdout
+
+
+def test_targets_are_proven_unless_asked_otherwise_and_the_printed_command_says_so(
+    folder: Path, tmp_path: Path
+) -> None:
+    name = f"folder:{folder}@1x8x8"
+    for basis in ([], ["--basis", "claimed"]):
+        done = command("run", "-m", "dpsd,dgd", "-d", name, "-p", "tiny", "-e", "5", "-o", tmp_path / "out", *basis)
+        assert done.returncode == (not basis)
+    found = {(record.method, record.cell.basis): record for record in RunDir(tmp_path / "out").read_records().found}
+    assert len(found) == 4
+    refused = found["dgd", Basis.PROVEN].failure
+    assert refused is not None
+    assert refused.reason.endswith("Its repaired variant is dgd-sound. --basis claimed runs it at its paper's epsilon.")
+    for basis in Basis:
+        shown = command("show", found["dpsd", basis].key, "-o", tmp_path / "out").stdout
+        assert f"--basis{basis.value}" in "".join(shown.replace("│", "").split()), "folded at the terminal's width"
+        privacy = found["dpsd", basis].privacy
+        assert privacy is not None
+        assert (privacy.proven.epsilon <= 5.0) is (basis is Basis.PROVEN), "of neighbours that replace a record"
+
+
+def test_the_shape_after_a_folder_is_known_from_the_record(folder: Path, tmp_path: Path) -> None:
+    out, name = tmp_path / "out", f"folder:{folder}"
+    run = ["-m", "dp-sgd", "-d", f"{name}@1x8x8", "-p", "tiny", "-e", "5", "--student", "softmax_regression"]
+    assert command("run", *run, "-o", out).returncode == 0
+    attack = ["attack", "-a", "robustness", "-p", "tiny", "-o", out]
+    said = command(*attack).stderr
+    assert "--data folder:PATH@1x8x8" in said
+    other = command(*attack, "--data", f"{name}@1x12x12")
+    assert f"was trained with --data folder:PATH@1x8x8, not {name}@1x12x12" in other.stderr
+    assert command(*attack, "--data", name).returncode == 0
+    (folder / "a" / "7.png").unlink()
+    changed = command(*attack, "--data", name, "--reuse", "none")
+    assert changed.returncode == 1
+    assert "was made on another revision of folder:mine" in changed.stderr

@@ -20,7 +20,7 @@ from bench.core.fetch_progress import silent
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget
-from bench.data import file_list, image_map
+from bench.data import file_list, image_folder, image_map
 from bench.data.datasets import load
 from bench.data.file_list import ChangedError, place
 from bench.data.image_map import mapping_of, verify_map
@@ -213,6 +213,18 @@ def test_a_changed_file_of_the_sample_is_seen(folder: Path) -> None:
     again = opened(folder)
     assert again.revision != first.revision
     assert np.array_equal(as_mapped(again).test.images([23]), as_mapped(again).test.images([24]))
+
+
+def test_stored_images_of_another_decoding_are_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = opened(folder)
+    with monkeypatch.context() as older:
+        older.setattr(image_folder, "DECODING", b"1")
+        older.setattr(image_map, "decode", lambda *_: np.zeros(SHAPE, dtype=np.uint8))
+        stale = opened(folder)
+        assert not as_mapped(stale).train.images([0]).any()
+    again = opened(folder)
+    assert as_mapped(again).train.images([0]).any()
+    assert again.revision == first.revision != stale.revision, "nor is what was trained on them"
 
 
 def test_a_changed_file_outside_the_sample_is_never_decoded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,23 @@ def test_intervals_cover_targets_that_leak_differently() -> None:
     assert covered >= max(alone, 43)
 
 
+def test_variances_of_canaries_and_targets_add() -> None:
+    """An interval that contains that over canaries and that over targets covers 83%: it takes the larger variance."""
+    truth_auc, missed, above, trials = stats.norm.cdf(1 / np.sqrt(2 + 1 + 1.5**2)), 0, 0, 120
+    for seed in range(trials):
+        generator = np.random.default_rng(seed)
+        canary, target = (part.ravel() for part in np.indices((16, 64)))
+        truth = generator.random(canary.shape) < 0.5
+        leaks = 1 + generator.normal(0, 1, 16)[canary] + generator.normal(0, 1.5, 64)[target]
+        found = membership_metrics(
+            generator.normal(truth * leaks), truth, np.stack([canary, target]), fprs=(), draws=200
+        )["auc"]
+        above += found.low > truth_auc
+        missed += not found.low <= truth_auc <= found.high
+    assert missed <= 0.1 * trials
+    assert above <= 0.07 * trials
+
+
 def test_rates_of_less_than_one_non_member_are_left_out() -> None:
     assert [*membership_metrics(*gaussian_scores(500, 1.0), draws=20)] == ["auc", "tpr@0.01"]
     assert [*membership_metrics(*gaussian_scores(1000, 1.0), draws=20)] == ["auc", "tpr@0.001", "tpr@0.01"]

@@ -106,7 +106,9 @@ def test_no_path_of_the_machine_is_in_a_command() -> None:
     folder = dataclasses.replace(FACTS, dataset="folder:mine", public_benchmark=False)
     own = cell_for(dataset="folder:/home/alice/mine@1x28x28", facts=folder)
     text, missing = command(own)
-    assert text == "python -m bench run --methods pate --datasets folder:PATH@1x28x28 --eps 10 --seeds 0"
+    assert (
+        text == "python -m bench run --methods pate --datasets folder:PATH@1x28x28 --eps 10 --seeds 0 --basis claimed"
+    )
     assert "PATH is the path of the data" in missing
     assert "alice" not in own.spec.model_dump_json()
 

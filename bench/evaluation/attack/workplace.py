@@ -13,7 +13,7 @@ from bench.core.progress import Progress
 from bench.core.rows import Change
 from bench.evaluation.attack.data_roles import AttackData, attack_data, fewer
 from bench.experiments.data_source import DataSource
-from bench.experiments.plan import Cell, cell_of
+from bench.experiments.plan import Cell, cell_of, data_named
 from bench.interface.attack import Attack
 from bench.interface.registry import ATTACKS
 from bench.results.record import Record
@@ -72,8 +72,7 @@ class Workplace:
 
 def configured(record: Record, name: str, place: Workplace) -> tuple[Cell, Attack, list[Change]]:
     """Return the cell of `record`, the attack `name` on it, and its config's differences from the paper's."""
-    folder = place.folder if record.cell.own_folder else None
-    cell = cell_of(record, place.source.describe(folder or record.dataset))
+    cell = cell_of(record, place.source.describe(data_named(record, place.folder)))
     kind = ATTACKS.get(name)
     values = values_of(parse_overrides(kind, place.options.overrides))
     config, reduced = build_config(kind, place.options.preset, cell.facts, values)

@@ -33,7 +33,7 @@ from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.audit.pair_audit import FULL_SHARE, PairPlan, audit_pairs
 from bench.evaluation.common import attempted, refuse_given
 from bench.experiments.data_source import DataSource
-from bench.experiments.plan import Cell, cell_of
+from bench.experiments.plan import Cell, cell_of, data_named
 from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.privacy.events.base_event import Event, restored
@@ -88,7 +88,7 @@ def audit_student(
                 "an audit repeats one training, and this student is the best of a random number of them. Audit the "
                 "same method with fixed settings."
             )
-        cell = cell_of(record, source.describe(dataset or record.dataset))
+        cell = cell_of(record, source.describe(data_named(record, dataset)))
         refuse_given(cell)
         fitted = options.fitted(cell.facts.private_records)
         caches.append(Cache(run_dir.cache_path, cache_base(cell), progress.say))

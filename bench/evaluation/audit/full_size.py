@@ -12,7 +12,7 @@ from bench.evaluation.audit.pair_audit import PairPlan, audit_full_size
 from bench.evaluation.audit.pairs import WorstPair, full_size_pair
 from bench.evaluation.common import refuse_given
 from bench.experiments.data_source import DataSource
-from bench.experiments.plan import Cell, cell_of
+from bench.experiments.plan import Cell, cell_of, data_named
 from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.results.attack_record import AuditRecord, PairBound
@@ -61,7 +61,7 @@ def add_full_size(
     cannot be trained again, or if a run fails.
     """
     clock, notes = Clock(device=resources.device, threads=1), list[str]()
-    cell = cell_of(record, source.describe(dataset or record.dataset))
+    cell = cell_of(record, source.describe(data_named(record, dataset)))
     refuse_given(cell)
     bounds, bypassed = list[PairBound](), ""
     with run_dir.guarded(record.disclosure.owner_only):

@@ -43,6 +43,7 @@ from bench.privacy.auditing.loss_bound import best_tilt, refuted_by_losses
 from bench.privacy.auditing.sampled_loss import shift_log_moment
 from bench.privacy.events.base_event import Event
 from bench.results.attack_record import PairBound
+from bench.results.audited import corrected
 from bench.results.full_size import NO_FULL_SIZE
 from bench.storage.cache import Arrays, Cache
 
@@ -219,12 +220,12 @@ def _at_full_size(
         bench.cache.put("pair-full-size", depends, found.as_arrays())
     if not found.calls or found.difference:
         return None, f"on {pair.name}: {found.difference}" if found.difference else ""
-    level = 1 - (1 - plan.confidence) / (INSTRUMENTS * LOSSES)
-    losses = np.array([found.loss]), np.array([found.log_weight])
-    epsilon = refuted_by_losses(*losses, plan.delta, level) if found.exact is None else max(found.exact)
+    tests = INSTRUMENTS * LOSSES if found.exact is None else 1
+    drawn = np.array([found.loss]), np.array([found.log_weight]), plan.delta, corrected(plan.confidence, tests)
+    epsilon = refuted_by_losses(*drawn) if found.exact is None else max(found.exact)
     return PairBound(
         instrument=Instrument.FULL_SIZE, pair=pair.name, seen="answers of the ledger", cap=math.inf,
-        runs=(1, 0) if found.exact is None else (1, 1), epsilon=epsilon, exact=found.exact is not None,
+        runs=(1, 0) if found.exact is None else (1, 1), epsilon=epsilon, exact=found.exact is not None, tests=tests,
     ), ""  # fmt: skip
 
 
@@ -263,10 +264,9 @@ def _by_transcript(
     if not counted:
         return None, ranked, bypassed
     losses, weights = (np.array([getattr(one, name) for one in counted]) for name in ("loss", "log_weight"))
-    level = 1 - (1 - bench.plan.confidence) / (INSTRUMENTS * LOSSES)
-    epsilon = refuted_by_losses(losses, weights, delta, level)
-    runs = (0, len(counted)) if swapped else (len(counted), 0)
-    return bound(runs=runs, epsilon=epsilon), ranked, bypassed
+    runs, tests = (0, len(counted)) if swapped else (len(counted), 0), INSTRUMENTS * LOSSES
+    epsilon = refuted_by_losses(losses, weights, delta, corrected(bench.plan.confidence, tests))
+    return bound(runs=runs, epsilon=epsilon, tests=tests), ranked, bypassed
 
 
 def _tilt(bench: _Bench, pair: WorstPair) -> tuple[bool, float]:
@@ -310,7 +310,7 @@ def _transcripts(bench: _Bench, calls: Sequence[tuple[WorstPair, bool, int, floa
 
 def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
     plan = bench.plan
-    confidence = 1 - (1 - plan.confidence) / (INSTRUMENTS * LOOKS)
+    confidence = corrected(plan.confidence, INSTRUMENTS * LOOKS)
     first_look = next((n for n in range(8, RELEASES) if _cap(n, plan.delta, confidence) > plan.target + MARGIN), None)
     tried = {pair.name: _releases(bench, pair, range(TRIED)) for pair in _small(pairs)}
     whole = [pair for pair in _small(pairs) if min(map(len, tried[pair.name])) >= 4]
@@ -369,7 +369,7 @@ def _power(bench: _Bench, pair: WorstPair) -> float | None:
     score = best_score(*(side[:learn] for side in runs))
     values = [score(side[learn:]) for side in runs]
     counts = np.array([[int((side >= 0).sum()), len(side)] for side in values])
-    return _bound(counts, bench.plan.delta, 1 - (1 - bench.plan.confidence) / (INSTRUMENTS * LOOKS)).epsilon
+    return _bound(counts, bench.plan.delta, corrected(bench.plan.confidence, INSTRUMENTS * LOOKS)).epsilon
 
 
 def _releases(
