@@ -8,7 +8,8 @@ label, the sphere grows: the larger it is at the end, the deeper the image lies 
 Differences from the paper: the published code attacks the classes that the GAN happens to hit; here every class is
 attacked, each try from its own start, and a class without a start within ``draws`` images is a failure (``reached`` is
 False, the image black). The published threshold of 0.75 on the mean of +1 and -1 requires 29 of 32 points, which the
-setting states. The GAN is a small DCGAN. All tries move in one batch.
+setting states. The GAN is a small DCGAN. All tries move in one batch. In the published code a try also moves when its
+sphere grows, and a move that leaves the class does not count towards ``patience``; here it is the other way round.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch.nn import functional
 
 from bench.attacks.gmi import QUICK_GAN, TINY_GAN
 from bench.attacks.shared.gan import GanAttackConfig, auxiliary_gan
-from bench.attacks.shared.inversion import Filtered, ImageFilter, check_auxiliary, class_tries
+from bench.attacks.shared.inversion import Filtered, ImageFilter, class_tries
 from bench.interface import (
     Access,
     Context,
@@ -45,7 +46,7 @@ class BrepMIConfig(GanAttackConfig):
 
     images_per_class: int = setting(10, "ours: the paper makes one", ge=1)
     draws: int = setting(100_000, "ours: images searched for starts of all classes", ge=1)
-    bound: float = setting(1.5, "the published code: a start's noise is clipped to [-1.5, 1.5]", gt=0)
+    bound: float = setting(1.5, "the published code: noise is clipped to [-1.5, 1.5] after every move", gt=0)
     points: int = setting(32, "CVPR 2022, section 4 (N)", ge=1)
     radius: float = setting(2.0, "CVPR 2022, section 4 (R0)", gt=0)
     growth: float = setting(1.3, "CVPR 2022, section 4 (gamma)", gt=0)
@@ -60,8 +61,10 @@ class BrepMIConfig(GanAttackConfig):
 class BrepMI(InversionAttack[BrepMIConfig]):
     """Moves away from the boundary of a class, using labels only."""
 
+    version = 2
     access = Access.LABELS
     knowledge = Knowledge.AUXILIARY
+    least_side = 8  # of its GAN
     citation = "Kahla et al., CVPR 2022"
     tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {
         "blur": (0.0, 1.0, 2.0, 4.0), "subspace": (0, 20, 40, 80), "radius": (1.0, 2.0, 3.0),
@@ -82,7 +85,7 @@ class BrepMI(InversionAttack[BrepMIConfig]):
     ) -> Reconstructions:
         """Find a start for every try, and move them all."""
         config = self.config
-        known = check_auxiliary(auxiliary, target, self.name)
+        known = self.own_images(auxiliary)
         gan, _ = auxiliary_gan(known, config, context)
         net = Filtered(gan, ImageFilter(config.blur, config.subspace, known, context.device))
         labels = class_tries(target.classes, config.images_per_class)
@@ -142,7 +145,7 @@ def _repel(
             since[larger] = 0
             length = (radius[others] / 3).clamp_max(config.longest)
             move = functional.normalize(push[~full], dim=1) if config.unit_moves else push[~full]
-            moved = noise[others] + length[:, None] * move
+            moved = (noise[others] + length[:, None] * move).clamp(-config.bound, config.bound)
             same = target.labels(_images(net, moved, context.device)) == labels[others] if len(others) else others > 0
             noise[others[same]] = moved[same]
             since[others] += 1

@@ -6,8 +6,10 @@ gradient descent with momentum: the image should look real to the critic, and of
 starts, the image of which the student is most confident is kept; no evaluator is used.
 
 Differences from the paper: small DCGANs; no blurred or masked images as starts; the search for the best start begins
-at minus infinity, not at 0, which hides negative scores in the published code; auxiliary images come from the data
-set's split, while the paper's private and public MNIST images show different digits.
+at minus infinity, not at 0, which hides negative scores in the published code, and compares losses, not logits; each
+latent descends on its own loss, while the published code averages the loss over a batch of identities, whose size
+divides each step; auxiliary images come from the data set's split, while the paper's private and public MNIST images
+show different digits.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.attacks.shared.gan import Critic, GanAttackConfig, auxiliary_gan
-from bench.attacks.shared.inversion import Filtered, ImageFilter, best_of, check_auxiliary, class_tries
+from bench.attacks.shared.inversion import Filtered, ImageFilter, best_of, class_tries
 from bench.interface import (
     Access,
     Context,
@@ -53,15 +55,17 @@ class GMIConfig(GanAttackConfig):
     identity_weight: float = setting(100.0, "CVPR 2020, section 4.1 (lambda)")
     bound: float = setting(1.0, "the published code: noise is clipped to [-1, 1]", gt=0)
     shift: int = setting(0, "ours: random shift, in pixels, of the images that the student sees; the paper's is 0")
-    batch_size: int = setting(300, "ours: latents optimised together; does not change the result", ge=1)
+    batch_size: int = setting(300, "ours: latents optimised together; other sizes draw other shifts", ge=1)
 
 
 @register_attack("gmi")
 class GMI(InversionAttack[GMIConfig]):
     """Gradient descent on the noise of a GAN trained on auxiliary images."""
 
+    version = 2
     access = Access.WEIGHTS
     knowledge = Knowledge.AUXILIARY
+    least_side = 8  # of its GAN
     citation = "Zhang et al., CVPR 2020"
     tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {
         "blur": (0.0, 1.0, 2.0, 4.0), "subspace": (0, 20, 40, 80), "identity_weight": (10.0, 30.0, 100.0, 300.0),
@@ -79,7 +83,7 @@ class GMI(InversionAttack[GMIConfig]):
     ) -> Reconstructions:
         """Train the GAN, or load it from the cache, and optimise its noise for every class."""
         config = self.config
-        images = check_auxiliary(auxiliary, target, self.name)
+        images = self.own_images(auxiliary)
         net, critic = auxiliary_gan(images, config, context)
         made_by = Filtered(net, ImageFilter(config.blur, config.subspace, images, context.device))
         labels = class_tries(target.classes, config.images_per_class)

@@ -12,7 +12,7 @@ answers: 0.9 for the class, 0.1 split as in the answer to an auxiliary image. Al
 
 Differences from the paper: the published code selects the decoder on the target's training images, which no attacker
 has; here it is selected on held-out auxiliary images. Images have the data set's size, which sets the number of layers
-(64x64 gives the paper's); answers are scaled to [0, 1].
+(64x64 gives the paper's); answers are scaled to [0, 1], and confidences below e^-50 count as that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.shared.decoder import Decoder, decode, decoder_steps, encode, train_decoder
-from bench.attacks.shared.inversion import check_auxiliary, class_tries
+from bench.attacks.shared.inversion import class_tries, images_digest
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,
@@ -64,6 +64,7 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
 
     access = Access.CONFIDENCES
     knowledge = Knowledge.AUXILIARY
+    least_auxiliary = 4
     citation = "Yang et al., CCS 2019"
 
     @classmethod
@@ -78,7 +79,7 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
     ) -> Reconstructions:
         """Train the decoder on the auxiliary images; invert answers for every class, and the observed ones."""
         config = self.config
-        images = check_auxiliary(auxiliary, target, self.name, least=4)
+        images = self.own_images(auxiliary)
         answers = target.confidences(images, config.rounding)
         decoder = self._train(encode(answers, config.truncation), images, target, context)
         labels = class_tries(target.classes, config.images_per_class)
@@ -96,7 +97,7 @@ class InversionNetwork(InversionAttack[InversionNetworkConfig]):
         with seeded(context.streams.torch("inversion-network/start")):
             decoder = Decoder(target.classes, target.shape, config.width)
         steps = decoder_steps(len(images), config.epochs, config.batch_size, config.validation)
-        depends = {"settings": dataclasses.asdict(config), "version": 1}
+        depends = {"settings": dataclasses.asdict(config), "version": 1, "codes": images_digest(codes)}
         with context.stage("inversion-network", depends, steps, "inversion network") as (checkpoint, stage):
             return train_decoder(
                 decoder, codes, images, context.streams.torch("inversion-network/order"), epochs=config.epochs,

@@ -9,6 +9,9 @@ are few. The offline attack uses only references without the candidate and score
 which ranks like the log of the lower tail but does not round to 0 for far more confident targets. For a candidate with
 references on one side only, the online attack shifts that side's mean by the mean shift of the other candidates; the
 offline attack takes the median of all candidates.
+
+The paper has up to 256 references and 18 augmented queries; here the paper preset trains 64 shadow runs, so each target
+has 63 references, and asks for five shifted queries (one for images below 16 pixels).
 """
 
 from __future__ import annotations

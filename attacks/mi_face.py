@@ -70,7 +70,7 @@ class MIFaceConfig:
     directions: int = setting(50, "ours: random directions of a numeric gradient; two queries for each", ge=1)
     width: float = setting(0.05, "ours: length of a numeric gradient's steps", gt=0)
     rounding: float = setting(0.0, "CCS 2015, section 5.3: none")
-    batch_size: int = setting(100, "ours: images optimised together; does not change the result", ge=1)
+    batch_size: int = setting(100, "ours: images optimised together; other sizes draw other noise", ge=1)
     subspace: int = setting(0, "ours: eigenfaces of the attacker's own images that span the image; 0: any", later=True)
 
     def __post_init__(self) -> None:

@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.attacks.shared.conditional_gan import ProjectionDiscriminator, augmented, train_conditional_gan
-from bench.attacks.shared.inversion import Filtered, ImageFilter, check_auxiliary, class_tries, margin_loss
+from bench.attacks.shared.inversion import Filtered, ImageFilter, class_tries, margin_loss
 from bench.core.seeds import seeded
 from bench.interface import (
     Access,
-    BenchError,
     Context,
     Facts,
     InversionAttack,
@@ -38,6 +37,7 @@ from bench.interface import (
     register_attack,
     setting,
 )
+from bench.models.frozen_backbone import state_digest
 from bench.training.gan import GanGenerator
 
 
@@ -71,6 +71,7 @@ class PlgMI(InversionAttack[PlgMIConfig]):
 
     access = Access.WEIGHTS
     knowledge = Knowledge.AUXILIARY
+    least_side = 8  # of its GAN
     citation = "Yuan et al., AAAI 2023"
     tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {
         "blur": (0.0, 1.0, 2.0, 4.0), "subspace": (0, 20, 40, 80), "alpha": (0.1, 0.2, 0.5),
@@ -80,17 +81,17 @@ class PlgMI(InversionAttack[PlgMIConfig]):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         quick: dict[str, Any] = {
             "images_per_class": 10, "top": 200, "gan_steps": 600, "gan_width": 16, "gan_rate": 5e-4,
-            "gan_critic_steps": 2, "steps": 60, "flips": facts.shape[0] == 3,
+            "gan_critic_steps": 2, "steps": 60, "flips": not facts.characters,
         }  # fmt: skip
         tiny = {"images_per_class": 2, "top": 20, "gan_steps": 20, "gan_width": 8, "gan_critic_steps": 1, "steps": 5}
-        return {"quick": quick, "tiny": quick | tiny}
+        return {"paper": {"flips": not facts.characters}, "quick": quick, "tiny": quick | tiny}
 
     def run(
         self, target: Target, auxiliary: PublicData | None, observed: torch.Tensor | None, context: Context
     ) -> Reconstructions:
         """Train the GAN on the most confident images of every class, and optimise noise for each class."""
         config = self.config
-        images = check_auxiliary(auxiliary, target, self.name)
+        images = self.own_images(auxiliary)
         gan = _conditional_gan(config, target, images, context)
         net = Filtered(gan, ImageFilter(config.blur, config.subspace, images, context.device))
         labels = class_tries(target.classes, config.images_per_class)
@@ -105,8 +106,6 @@ class PlgMI(InversionAttack[PlgMIConfig]):
 
 def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, context: Context) -> GanGenerator:
     """Return the generator trained on the `top` surest auxiliary images per class; not cached: it serves one target."""
-    if min(target.shape[1:]) < 8:
-        raise BenchError(f"plg-mi's GAN takes images of 8x8 pixels or more, not {target.shape[1]}x{target.shape[2]}.")
     confidences = predict(target.model, images, device=context.device).softmax(1)
     target.count(len(images))
     best = confidences.topk(min(config.top, len(images)), dim=0).indices
@@ -114,7 +113,7 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
     with seeded(context.streams.torch("plg-mi/start")):
         net = GanGenerator(target.shape, config.gan_noise, target.classes, width=config.gan_width)
         critic = ProjectionDiscriminator(target.shape, target.classes, config.gan_width)
-    depends = {"settings": dataclasses.asdict(config), "version": 1}
+    depends = {"settings": dataclasses.asdict(config), "version": 1, "target": state_digest(target.model)}
     with context.stage("conditional-gan", depends, config.gan_steps, "conditional GAN") as (checkpoint, stage):
         return train_conditional_gan(
             net.to(context.device).train(), critic.to(context.device).train(), images[best.flatten()], labels,

@@ -15,7 +15,7 @@ from bench.interface import as_float
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite, descend
 
-SHIFT = 50.0  # added to log confidences in the published code; values still below 0 become 0
+SHIFT = 50.0  # added to log confidences; the published code adds more to answers that would still be negative
 
 
 class Decoder(nn.Module):

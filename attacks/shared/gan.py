@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bench.attacks.shared.inversion import images_digest
 from bench.core.progress import Stage
 from bench.core.seeds import Streams, seeded
-from bench.interface import BenchError, Context, as_float, setting
+from bench.interface import Context, as_float, setting
 from bench.models.layers import Normalise
 from bench.storage.cache import Arrays
 from bench.storage.checkpoint import Checkpoint, Loop, Part
@@ -68,11 +68,9 @@ def auxiliary_gan(images: Tensor, config: GanAttackConfig, context: Context) -> 
     """Return generator and critic for `images` (n, channels, height, width), trained or cached, in evaluation mode.
 
     They are on the context's device, without gradients. Random streams depend only on the run's seed, so that all
-    targets share the GAN. Raises :class:`BenchError` for images below 8x8 pixels.
+    targets share the GAN.
     """
     shape = (images.shape[1], images.shape[2], images.shape[3])
-    if min(shape[1:]) < 8:
-        raise BenchError(f"this attack's GAN takes images of 8x8 pixels or more, not {shape[1]}x{shape[2]}.")
     streams = Streams(context.streams.seed).child("auxiliary-gan")
 
     def make() -> Arrays:
@@ -90,7 +88,7 @@ def auxiliary_gan(images: Tensor, config: GanAttackConfig, context: Context) -> 
         "noise_size": config.gan_noise, "rate": config.gan_rate, "critic_steps": config.gan_critic_steps,
         "batch_size": BATCH, "penalty": PENALTY,
     }  # fmt: skip
-    depends = {"settings": settings, "images": images_digest(images), "seed": streams.integer("start"), "version": 1}
+    depends = {"settings": settings, "images": images_digest(images), "seed": streams.integer("start"), "version": 2}
     arrays = context.cache.get("auxiliary-gan", depends, make)
     generator, critic = _nets(shape, config, streams.torch("start"), context.device)
     for part, net in (("generator", generator), ("critic", critic)):
@@ -131,7 +129,7 @@ def _train(
             with torch.no_grad():
                 made = net(net.noise(size, generator, device))
             terms["critic"] = critic(made).mean() - critic(real).mean()
-            terms["penalty"] = PENALTY * _penalty(critic, real, made, generator)
+            terms["penalty"] = PENALTY * slope_penalty(critic, real, made, generator)
             descend(optimizers[1], terms["critic"] + terms["penalty"])
         terms["generator"] = -critic(net(net.noise(size, generator, device))).mean()
         check_finite(terms, step, "the GAN on auxiliary images")
@@ -140,11 +138,10 @@ def _train(
         loop.done(step + 1, total)
 
 
-def _penalty(critic: Critic, real: Tensor, made: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the mean of (slope - 1)^2 of the critic at random points between real and generated images."""
+def slope_penalty(critic: Critic, real: Tensor, made: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the mean of (slope - 1)^2 of the critic at random points between real and generated images, in [0, 1]."""
     share = torch.rand((len(real), 1, 1, 1), generator=generator).to(real.device)
     between = torch.lerp(made, real, share).requires_grad_()
     slope = torch.autograd.grad(critic(between).sum(), between, create_graph=True)[0]
-    # The published code takes the slope on [-1, 1], where it is half as large; our nets map [0, 1] to that range.
-    penalty: Tensor = (slope.flatten(1).norm(dim=1) / 2 - 1).square().mean()
+    penalty: Tensor = (slope.flatten(1).norm(dim=1) - 1).square().mean()
     return penalty

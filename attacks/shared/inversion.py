@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from bench.interface import BenchError, PublicData, Target, as_float
+from bench.interface import BenchError, as_float
 
 
 def margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -101,22 +101,6 @@ def best_of(scores: Tensor, groups: int) -> Tensor:
     """Return the index of the lowest score in each of `groups` runs of equal length; NaN never wins."""
     table = scores.nan_to_num(math.inf, math.inf, -math.inf).view(groups, -1)
     return table.argmin(1) + torch.arange(groups, device=scores.device) * table.shape[1]
-
-
-def check_auxiliary(auxiliary: PublicData | None, target: Target, attack: str, least: int = 2) -> Tensor:
-    """Return the auxiliary images; raise :class:`BenchError` for fewer than `least`, or shapes unlike the target's."""
-    if auxiliary is None or len(auxiliary) < least:
-        count = 0 if auxiliary is None else len(auxiliary)
-        raise BenchError(
-            f"{attack} needs at least {least} auxiliary images and was given {count}. Choose a data set whose "
-            "split has public images, or an attack that needs none (mi-face, data-free)."
-        )
-    if tuple(auxiliary.images.shape[1:]) != target.shape:
-        raise BenchError(
-            f"{attack} takes auxiliary images of the target's shape {target.shape}, not "
-            f"{tuple(auxiliary.images.shape[1:])}. Resize them, or use auxiliary images of the same data set."
-        )
-    return auxiliary.images
 
 
 def images_digest(images: Tensor) -> str:

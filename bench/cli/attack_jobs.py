@@ -55,7 +55,9 @@ class Attacks:
         """Return the state that all attacks share."""
         options = self.options
         if options.auxiliary is not None:
-            options = dataclasses.replace(options, auxiliary_revision=source.describe(options.auxiliary).revision)
+            theirs = source.describe(options.auxiliary)
+            revision = f"{theirs.facts.dataset}, {theirs.revision}"
+            options = dataclasses.replace(options, auxiliary_revision=revision)
         return Workplace(run_dir, source, progress, options, resources, self.students.data)
 
     def words(self, names: Sequence[str], reuse: Reuse) -> list[str]:

@@ -166,6 +166,11 @@ class Facts:
     """True for a freely available set; :attr:`disclosure` states the consequences."""
 
     @property
+    def characters(self) -> bool:
+        """Whether the images are known to show characters, which a mirror changes into others."""
+        return self.dataset.partition("-")[0] in ("digits", "mnist", "svhn")
+
+    @property
     def disclosure(self) -> Disclosure:
         """Which figures of a run on this data may be shown, and to whom."""
         return Disclosure(self.public_benchmark)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from bench.core.errors import BenchError
 from bench.core.types import ROBUSTNESS, Access, Knowledge, PublicData, Reconstructions, Signals
 from bench.interface.bound import Bound, C_co
 from bench.training.context import Context
@@ -41,6 +42,29 @@ class InversionAttack(Attack[C_co]):
     access: ClassVar[Access]
     tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {}
     """The values of each setting that an adaptive attacker tries on shadow students, never on the target."""
+
+    least_side: ClassVar[int] = 1
+    """Smallest side of images, in pixels."""
+    least_auxiliary: ClassVar[int] = 2
+    """Smallest number of the attacker's own images, if the attack uses them."""
+
+    def own_images(self, auxiliary: PublicData | None) -> torch.Tensor:
+        """Return the attacker's own images; raise :class:`BenchError`, before any training, if they do not suit."""
+        shape, count = self.facts.shape, 0 if auxiliary is None else len(auxiliary)
+        if min(shape[1:]) < self.least_side:
+            least = f"{self.least_side}x{self.least_side}"
+            raise BenchError(f"{self.name} takes images of {least} pixels or more, not {shape[1]}x{shape[2]}.")
+        if auxiliary is None or count < self.least_auxiliary:
+            raise BenchError(
+                f"{self.name} needs at least {self.least_auxiliary} auxiliary images and was given {count}. Choose a "
+                "data set whose split has public images, or an attack that needs none (mi-face, data-free)."
+            )
+        if tuple(auxiliary.images.shape[1:]) != shape:
+            raise BenchError(
+                f"{self.name} takes auxiliary images of the target's shape {shape}, not "
+                f"{tuple(auxiliary.images.shape[1:])}. Resize them, or use auxiliary images of the same data set."
+            )
+        return auxiliary.images
 
     @property
     def knows(self) -> Knowledge:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -178,10 +179,11 @@ def recipes(facts: Facts, records: int) -> tuple[Recipe, Recipe, Recipe]:
     """Return the three evaluators for `records` training images, chosen by the number per class."""
     if records < FEW * facts.classes:
         settings = FitSettings(steps=600, batch_size=64, optimizer="adam", lr=2e-3, weight_decay=1e-4)
+        views = "turned, not mirrored" if facts.characters else "turned"
         return (
-            Recipe("convolutional", _SMALL, settings, "turned"),
-            Recipe("gradients", _SMALL, settings, "turned"),
-            Recipe("discriminant", _SMALL, None, "turned"),
+            Recipe("convolutional", _SMALL, settings, views),
+            Recipe("gradients", _SMALL, settings, views),
+            Recipe("discriminant", _SMALL, None, views),
         )
     settings = FitSettings(steps=1_000, batch_size=64, optimizer="adam", lr=2e-3, weight_decay=1e-5, shift=1)
     return (
@@ -191,10 +193,11 @@ def recipes(facts: Facts, records: int) -> tuple[Recipe, Recipe, Recipe]:
     )
 
 
-def turned(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return `images` rotated by up to 10 degrees, scaled by 7 %, shifted by 3.5 %, half mirrored: for faces."""
+def turned(images: Tensor, generator: torch.Generator, *, mirrored: bool = True) -> Tensor:
+    """Return `images` rotated by up to 10 degrees, scaled by 7 %, shifted by 3.5 %, half of them `mirrored`."""
     draw = _Draws(len(images), generator, images.device)
-    angle, scale, mirror = draw(math.radians(10)), 1 + draw(0.07), torch.where(draw(1.0) < 0, -1.0, 1.0)
+    angle, scale = draw(math.radians(10)), 1 + draw(0.07)
+    mirror = torch.where(draw(1.0) < 0, -1.0, 1.0) if mirrored else torch.ones_like(scale)
     across, down = torch.cos(angle) * scale, torch.sin(angle) * scale
     moved = _warped(images, [across * mirror, -down, draw(0.07), down * mirror, across, draw(0.07)])
     contrast, brightness = (1 + draw(0.25)).view(-1, 1, 1, 1), draw(0.12).view(-1, 1, 1, 1)
@@ -209,7 +212,9 @@ def slanted(images: Tensor, generator: torch.Generator) -> Tensor:
     return _warped(images, [across, slant - down, draw(0.06), down, across, draw(0.06)])
 
 
-AUGMENTATIONS: dict[str, Augment] = {"turned": turned, "slanted": slanted}
+AUGMENTATIONS: dict[str, Augment] = {
+    "turned": turned, "turned, not mirrored": partial(turned, mirrored=False), "slanted": slanted,
+}  # fmt: skip
 
 
 class _Draws:

@@ -26,7 +26,7 @@ from bench.evaluation.attack.face_judge import FaceJudge, face_judge
 from bench.evaluation.attack.figures import Column, comparison_grid
 from bench.evaluation.attack.inversion_figure import ROWS, column_of, draw, turned
 from bench.evaluation.attack.inversion_scores import Observed, Scored, margin, score, summarise
-from bench.evaluation.attack.inversion_tuning import Tuned, tune
+from bench.evaluation.attack.inversion_tuning import Tuned, settings_to_try, tune
 from bench.evaluation.attack.noise_verdicts import named_on_noise
 from bench.evaluation.attack.reconstruct import committee_on, reconstruct
 from bench.evaluation.attack.reference_models import make_control
@@ -67,6 +67,10 @@ def inversion(
     data = place.data_of(cell.dataset)
     facts = data.material.private.facts
     check_images(attack.name, facts)
+    if attack.knows is Knowledge.AUXILIARY:
+        attack.own_images(data.auxiliary)
+    if place.options.tune:
+        settings_to_try(attack, data, place.options)  # before evaluators are trained
     committee = committee_of(data, context)
     judge = _judge_of(cell, data, context)
     noise = named_on_noise(committee, facts, judge)

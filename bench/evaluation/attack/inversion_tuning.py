@@ -24,7 +24,7 @@ from bench.evaluation.attack.data_roles import AttackData
 from bench.evaluation.attack.evaluators import Committee
 from bench.evaluation.attack.reconstruct import committee_on, reconstruct
 from bench.evaluation.attack.reference_models import content_digest
-from bench.evaluation.attack.workplace import Workplace
+from bench.evaluation.attack.workplace import AttackOptions, Workplace
 from bench.evaluation.audit.canary_runs import train_shadow_student
 from bench.experiments.plan import Cell
 from bench.interface.attack import InversionAttack
@@ -41,19 +41,25 @@ class Tuned:
     told: dict[str, Any]
 
 
-def tune(cell: Cell, attack: InversionAttack, data: AttackData, place: Workplace, context: Context) -> Tuned:
-    """Return `attack` at the best of ``place.options.tune`` settings, tried on shadow students of `cell`.
+def settings_to_try(attack: InversionAttack, data: AttackData, options: AttackOptions) -> list[dict[str, float]]:
+    """Return ``options.tune`` settings of `attack`, its present one first.
 
     Raises :class:`BenchError` for an attack without such settings, or without other people's data.
     """
-    fixed = values_of(parse_overrides(type(attack), place.options.overrides))
-    tried = settings_of(attack, place.options.tune, fixed, place.options.seed)
-    rehearsal = data.rehearsal
-    if rehearsal is None:
+    fixed = values_of(parse_overrides(type(attack), options.overrides))
+    tried = settings_of(attack, options.tune, fixed, options.seed)
+    if data.rehearsal is None:
         raise BenchError(
-            f"--tune trains shadow students on other people or classes, as many as {cell.facts.dataset} has, but no "
+            f"--tune trains shadow students on other people or classes, as many as {attack.facts.dataset} has, but no "
             "such data set is known. Name one with --auxiliary (for att-faces-a: att-faces-b), or leave out --tune."
         )
+    return tried
+
+
+def tune(cell: Cell, attack: InversionAttack, data: AttackData, place: Workplace, context: Context) -> Tuned:
+    """Return `attack` at the best of its :func:`settings_to_try`, tried on shadow students of `cell`."""
+    tried, rehearsal = settings_to_try(attack, data, place.options), data.rehearsal
+    assert rehearsal is not None
     people = (rehearsal.private.images, rehearsal.private.labels)
     digest = content_digest(*people, rehearsal.test_images)
     theirs = dataclasses.replace(context, cache=context.cache.child(rehearsal=digest))

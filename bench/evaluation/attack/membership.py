@@ -21,6 +21,7 @@ from bench.core.config import as_dict, build_config
 from bench.core.disclosure import PRIVATE_FIGURES
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Basis, Family, Signals
+from bench.data.index_hash import ranks
 from bench.data.splits import Materialised
 from bench.evaluation.attack.figures import roc_figure
 from bench.evaluation.attack.workplace import Workplace
@@ -51,9 +52,14 @@ def membership(
     record: Record, cell: Cell, attack: MembershipAttack, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the pipeline of `record`: metrics, power and figure."""
+    count = max(place.options.shadow_run_count(), 2)
+    if count <= attack.references:
+        raise BenchError(
+            f"{attack.name} compares each shadow run with at least {attack.references} others, so {count} are too few. "
+            f"Use --shadow-runs {attack.references + 1} or more."
+        )
     material = place.source.material(cell.dataset)
     canaries, candidates = draw_membership(cell, material, place.options.seed)
-    count = max(place.options.shadow_run_count(), 2)
     shift = 1 if min(cell.facts.shape[1:]) >= 16 else 0
     scored: dict[Role, Scored] = {}
     targets: dict[str, Scores] = {}
@@ -241,7 +247,9 @@ def signals_of(
     queries = queries_of(candidates.images, shift)
     logits = np.stack([logits_of(s.released, queries, device) for s in shadow_runs])
     inside = np.stack([candidates.inside(s) for s in shadow_runs])
-    images, labels = material.test_images[:POPULATION], material.test_labels[:POPULATION].numpy()
+    # Splits and folders may order their test records by class.
+    chosen = np.sort(ranks("population", len(material.test_labels), "membership")[:POPULATION])
+    images, labels = material.test_images[torch.from_numpy(chosen)], material.test_labels.numpy()[chosen]
     population = np.stack([logits_of(s.released, images[None], device)[0] for s in shadow_runs])
     if np.isnan(logits).any() or np.isnan(population).any():  # an attack could take NaN for the surest member
         raise BenchError("a shadow run's outputs are not numbers: its training diverged. Lower its learning rate.")
