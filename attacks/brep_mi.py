@@ -50,8 +50,10 @@ class BrepMIConfig(GanAttackConfig):
     points: int = setting(32, "CVPR 2022, section 4 (N)", ge=1)
     radius: float = setting(2.0, "CVPR 2022, section 4 (R0)", gt=0)
     growth: float = setting(1.3, "CVPR 2022, section 4 (gamma)", gt=0)
-    inside: float = setting(0.75, "the published code: mean of +1 (the label) and -1 above which the sphere grows")
-    longest: float = setting(3.0, "the published code: a move is a third of the radius, and at most this long")
+    inside: float = setting(
+        0.75, "the published code: mean of +1 (the label) and -1 above which the sphere grows", ge=-1, le=1
+    )
+    longest: float = setting(3.0, "the published code: a move is a third of the radius, and at most this long", gt=0)
     unit_moves: bool = setting(False, "the published code scales the mean by that length; True: its direction")
     patience: int = setting(1000, "CVPR 2022, section 4 (maxIters): moves at one radius", ge=1)
     steps: int = setting(20_000, "ours: total number of moves; the paper's end by patience alone", ge=1)

@@ -49,11 +49,13 @@ class DataFreeConfig:
     steps: int = setting(24_000, "DAFL's published code, MNIST: 200 rounds of 120 batches", ge=1)
     batch_size: int = setting(512, "DAFL's published code, MNIST", ge=1)
     rate: float = setting(0.2, "DAFL's published code, MNIST (lr_G)", gt=0)
-    alpha: float = setting(5.0, "ICCV 2019, section 4.1: weight of the classes' balance, MNIST (published code: ie)")
-    beta: float = setting(0.1, "ICCV 2019, section 4.1: weight of the activations, MNIST (published code: a)")
-    noise_size: int = setting(100, "DAFL's published code, MNIST (latent_dim)")
+    alpha: float = setting(
+        5.0, "ICCV 2019, section 4.1: weight of the classes' balance, MNIST (published code: ie)", ge=0
+    )
+    beta: float = setting(0.1, "ICCV 2019, section 4.1: weight of the activations, MNIST (published code: a)", ge=0)
+    noise_size: int = setting(100, "DAFL's published code, MNIST (latent_dim)", ge=1)
     units: int = setting(128, "DAFL's published code", ge=1)
-    shift: int = setting(0, "ours: random shift, in pixels, of the images that the student sees")
+    shift: int = setting(0, "ours: random shift, in pixels, of the images that the student sees", ge=0)
 
 
 @register_attack("data-free")

@@ -51,10 +51,12 @@ class GMIConfig(GanAttackConfig):
     restarts: int = setting(5, "the published code's random seeds, recovery.py", ge=1)
     steps: int = setting(1500, "CVPR 2020, section 4.1", ge=1)
     rate: float = setting(0.02, "CVPR 2020, section 4.1", gt=0)
-    momentum: float = setting(0.9, "CVPR 2020, section 4.1")
-    identity_weight: float = setting(100.0, "CVPR 2020, section 4.1 (lambda)")
+    momentum: float = setting(0.9, "CVPR 2020, section 4.1", ge=0, lt=1)
+    identity_weight: float = setting(100.0, "CVPR 2020, section 4.1 (lambda)", ge=0)
     bound: float = setting(1.0, "the published code: noise is clipped to [-1, 1]", gt=0)
-    shift: int = setting(0, "ours: random shift, in pixels, of the images that the student sees; the paper's is 0")
+    shift: int = setting(
+        0, "ours: random shift, in pixels, of the images that the student sees; the paper's is 0", ge=0
+    )
     batch_size: int = setting(300, "ours: latents optimised together; other sizes draw other shifts", ge=1)
 
 

@@ -49,29 +49,33 @@ class MIFaceConfig:
     images_per_class: int = setting(10, "ours: the paper makes one", ge=1)
     restarts: int = setting(1, "the paper starts once; of several starts, the one of least loss is kept", ge=1)
     steps: int = setting(5000, "CCS 2015, section 5.2 (alpha)", ge=1)
-    patience: int = setting(100, "CCS 2015, section 5.2 (beta): steps without a lower cost before a stop; 0: never")
-    confidence: float = setting(0.99, "CCS 2015, section 5.2 (gamma): stop at this confidence; 1: never")
+    patience: int = setting(
+        100, "CCS 2015, section 5.2 (beta): steps without a lower cost before a stop; 0: never", ge=0
+    )
+    confidence: float = setting(0.99, "CCS 2015, section 5.2 (gamma): stop at this confidence; 1: never", ge=0, le=1)
     keep: Literal["best", "last"] = setting("best", "CCS 2015, algorithm 1: the image of the least cost")
     optimizer: Literal["adam", "sgd", "normalised"] = setting(
         "adam", "ours: the paper's is plain gradient descent (sgd); normalised: sgd with gradients of mean square 1"
     )
     rate: float = setting(0.05, "ours, for Adam; CCS 2015, section 5.2 (lambda): 0.1", gt=0)
     loss: Literal["confidence", "cross-entropy", "margin"] = setting("cross-entropy", "ours: the paper's is 1 - p_y")
-    start: float = setting(0.0, "CCS 2015, algorithm 1: a black image")
-    start_noise: float = setting(0.1, "ours: tries of one class must differ; the paper starts at 0")
+    start: float = setting(0.0, "CCS 2015, algorithm 1: a black image", ge=0, le=1)
+    start_noise: float = setting(0.1, "ours: tries of one class must differ; the paper starts at 0", ge=0)
     prior: Literal["absolute", "relative"] = setting("absolute", "ours; relative: in units of the loss's mean gradient")
-    smoothness: float = setting(1e-4, "ours: weight of total variation")
-    darkness: float = setting(0.0, "ours: weight of the sum of the pixels")
-    blur: float = setting(0.0, "ours: deviation in pixels, in place of the paper's denoising")
+    smoothness: float = setting(1e-4, "ours: weight of total variation", ge=0)
+    darkness: float = setting(0.0, "ours: weight of the sum of the pixels", ge=0)
+    blur: float = setting(0.0, "ours: deviation in pixels, in place of the paper's denoising", ge=0)
     views: int = setting(1, "ours: shifted and noisy views that the student sees at each step", ge=1)
-    shift: int = setting(0, "ours: largest shift of a view, in pixels")
-    noise: float = setting(0.0, "ours: deviation of a view's Gaussian noise")
+    shift: int = setting(0, "ours: largest shift of a view, in pixels", ge=0)
+    noise: float = setting(0.0, "ours: deviation of a view's Gaussian noise", ge=0)
     gradient: Literal["weights", "numeric"] = setting("weights", "CCS 2015, section 5.2 (white box)")
     directions: int = setting(50, "ours: random directions of a numeric gradient; two queries for each", ge=1)
     width: float = setting(0.05, "ours: length of a numeric gradient's steps", gt=0)
-    rounding: float = setting(0.0, "CCS 2015, section 5.3: none")
+    rounding: float = setting(0.0, "CCS 2015, section 5.3: none", ge=0)
     batch_size: int = setting(100, "ours: images optimised together; other sizes draw other noise", ge=1)
-    subspace: int = setting(0, "ours: eigenfaces of the attacker's own images that span the image; 0: any", later=True)
+    subspace: int = setting(
+        0, "ours: eigenfaces of the attacker's own images that span the image; 0: any", later=True, ge=0
+    )
 
     def __post_init__(self) -> None:
         if self.prior == "relative" and (self.keep == "best" or self.patience > 0):

@@ -53,7 +53,7 @@ class PlgMIConfig:
     gan_rate: float = setting(2e-4, "AAAI 2023, section 4.1: Adam (0, 0.9)", gt=0)
     gan_critic_steps: int = setting(5, "AAAI 2023, section 4.1", ge=1)
     gan_batch: int = setting(64, "AAAI 2023, section 4.1", ge=1)
-    alpha: float = setting(0.2, "AAAI 2023, section 4.1")
+    alpha: float = setting(0.2, "AAAI 2023, section 4.1", ge=0)
     flips: bool = setting(True, "the published code; wrong for digits and letters")
     steps: int = setting(600, "AAAI 2023, section 4.1", ge=1)
     rate: float = setting(0.1, "AAAI 2023, section 4.1: Adam", gt=0)

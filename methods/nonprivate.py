@@ -40,13 +40,13 @@ class NonPrivateConfig:
     """Settings of the baseline."""
 
     student: str = setting("pate_mnist", "PATE 2017, section 4 (net); layer sizes: its published code, deep_cnn.py")
-    epochs: float = setting(10.0, "ours: enough for the accuracy that PATE 2017 states, 99.18%")
-    batch_size: int = setting(128, "PATE 2017's published code, deep_cnn.py")
-    lr: float = setting(0.05, "PATE 2017's published code, deep_cnn.py")
-    momentum: float = setting(0.9, "ours")
+    epochs: float = setting(10.0, "ours: enough for the accuracy that PATE 2017 states, 99.18%", gt=0)
+    batch_size: int = setting(128, "PATE 2017's published code, deep_cnn.py", ge=1)
+    lr: float = setting(0.05, "PATE 2017's published code, deep_cnn.py", gt=0)
+    momentum: float = setting(0.9, "ours", ge=0, lt=1)
     records: int | None = setting(
         None, "TrPATE (IEEE Access 2019), figures 1 and 5: number of private records, steps as for all; none: all",
-        later=True,
+        later=True, ge=1,
     )  # fmt: skip
 
 

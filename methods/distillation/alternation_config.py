@@ -20,7 +20,9 @@ class AlternationConfig(GivenTeacherConfig):
     student: str = setting("small_cnn", "ours: III-D names a three-layer CNN, IV-A DataLens's, not specified")
     iterations: int = setting(200, "section IV-A: T", ge=1)
     batch: int = setting(256, "section IV-A: b", ge=1)
-    k: int | None = setting(None, "section IV-A: 3 for 3 to 10 classes, 2 for 2, 50 for CIFAR100, 300 for ImageNet")
+    k: int | None = setting(
+        None, "section IV-A: 3 for 3 to 10 classes, 2 for 2, 50 for CIFAR100, 300 for ImageNet", ge=1
+    )
     amount: int | None = setting(
         None, "Fig. 5, amount of synthetic data: queries before answers are reused; none: all b T", ge=1
     )

@@ -74,7 +74,7 @@ class DGDPrintedConfig(DGDConfig):
     count: Literal["printed", "formula", "given"] = setting(
         "printed", "DGD, section IV-A: 27 queries for epsilon 1, 1300 for 10; formula: as many as section III-E allows"
     )
-    least_queries: int = setting(1, "DGD keeps its noise; a larger number raises it if the budget covers fewer")
+    least_queries: int = setting(1, "DGD keeps its noise; a larger number raises it if the budget covers fewer", ge=1)
     images: Literal["data-free", "private", "acgan", "wgan", "infogan"] = setting("data-free", "DGD, section III-B")
     baseline_steps: int = setting(3000, "DGD, section IV: as for the teachers, which have the same net", ge=1)
     generator_steps: int = setting(
@@ -82,14 +82,14 @@ class DGDPrintedConfig(DGDConfig):
     )
     generator_batch: int = setting(128, "DGD, section IV", ge=1)
     generator_lr: float = setting(0.2, "DGD, section IV; divided by ten every 80 rounds", gt=0)
-    generator_decay: int = setting(9600, "DGD, section IV: 80 rounds of 120 batches")
+    generator_decay: int = setting(9600, "DGD, section IV: 80 rounds of 120 batches", ge=0)
     random_share: float = setting(
         0.0, "ours: share of synthetic images made by random processes; methods/shared/random_images.py", ge=0, lt=1
     )
     generator_noise: int = setting(100, "DAFL's published code, MNIST", ge=1, le=4096)
     generator_units: int = setting(128, "DAFL's published code", ge=1)
-    alpha: float = setting(5.0, "DGD, section III-B")
-    beta: float = setting(0.1, "DGD, section III-B")
+    alpha: float = setting(5.0, "DGD, section III-B", ge=0)
+    beta: float = setting(0.1, "DGD, section III-B", ge=0)
     reading: Literal["dafl", "printed"] = setting(
         "dafl", "DGD, Eq. 2 and 6 as the text describes them; printed: with the formulas' signs"
     )

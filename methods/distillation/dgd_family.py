@@ -74,7 +74,7 @@ class DGDConfig(GivenTeacherConfig):
     student_batch: int = setting(128, "DGD, section IV", ge=1)
     student_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0", gt=0)
     student_optimizer: Literal["adam", "sgd"] = setting("adam", "DGD, section IV")
-    regularise: float = setting(1.0, "DGD, Eq. 6: its terms have no weights; 0 leaves the generative stream out")
+    regularise: float = setting(1.0, "DGD, Eq. 6: its terms have no weights; 0 leaves the generative stream out", ge=0)
     vae: bool = setting(True, "DGD, section III-B; without it the student learns from Eq. 5 alone (Fig. 7: PATE)")
     vae_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as epochs of 60,000 images, batch 128", ge=1)
     vae_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0", gt=0)

@@ -47,7 +47,7 @@ class DGDSoundConfig(DGDConfig):
 
     queries: int = setting(5000, "ours: see docs/reproduction.md")
     sigma: float = setting(50.0, "ours: noise on each count, calibrated to the budget", gt=0)
-    regularise: float = setting(0.0, "ours: Eq. 6 gained nothing on random images, see docs/reproduction.md")
+    regularise: float = setting(0.0, "ours: Eq. 6 gained nothing on random images, see docs/reproduction.md", ge=0)
 
 
 @register_method("dgd-sound")

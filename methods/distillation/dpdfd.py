@@ -69,7 +69,7 @@ class DPDFDConfig(AlternationConfig):
     student: str = setting("small_cnn", "ours: DPSD, section IV-A, uses DataLens's net for both methods")
     iterations: int = setting(200, AS_DPSD)
     batch: int = setting(256, CODE + "batch_size")
-    k: int | None = setting(None, "ours: number of entries kept of a gradient; none: all, as in the code")
+    k: int | None = setting(None, "ours: number of entries kept of a gradient; none: all, as in the code", ge=1)
     amount: int | None = setting(None, "ours: queries before answers are reused; none: every batch, as in the code")
     student_lr: float = setting(0.1, AS_DPSD)
     generator_lr: float = setting(0.01, AS_DPSD)

@@ -98,7 +98,7 @@ class DPSDSoundConfig(GivenTeacherConfig):
     random_kind: Literal["strokes", "objects"] = setting("strokes", KINDS, later=True)
     answer: Literal["votes", "gradient"] = setting("votes", "ours: gradient is Eq. 3 of DPSD, bounded and summed")
     distillation: Literal["decoupled", "dkd", "plain"] = setting("decoupled", "DPSD, Eq. 2; for answer=gradient")
-    k: int | None = setting(None, "DPSD, section IV-A: as methods/distillation/dpsd.py; for answer=gradient")
+    k: int | None = setting(None, "DPSD, section IV-A: as methods/distillation/dpsd.py; for answer=gradient", ge=1)
     step: float = setting(1.0, "ours: step of Eq. 3 along the mean gradient; for answer=gradient", gt=0)
     sigma: float = setting(100.0, "ours: noise on the sum of answers; calibrated to the budget", gt=0)
     student_steps: int = setting(2000, "ours: in each round", ge=1)

@@ -57,12 +57,14 @@ class DPSGDConfig(PoissonBatches):
     """Settings of DP-SGD; `steps` follow from epochs and the expected batch."""
 
     student: str = setting("tanh_cnn_mnist", "Tramer and Boneh 2021, appendix C: MNIST and Fashion-MNIST")
-    epochs: float = setting(40.0, "Tramer and Boneh 2021, appendix C")
-    batch_size: int = setting(512, "Tramer and Boneh 2021, appendix C: MNIST")
-    lr: float = setting(0.5, "Tramer and Boneh 2021, appendix C: MNIST")
-    momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
-    max_grad_norm: float = setting(0.1, "Tramer and Boneh 2021, appendix C")
-    noise_multiplier: float = setting(1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget")
+    epochs: float = setting(40.0, "Tramer and Boneh 2021, appendix C", gt=0)
+    batch_size: int = setting(512, "Tramer and Boneh 2021, appendix C: MNIST", ge=1)
+    lr: float = setting(0.5, "Tramer and Boneh 2021, appendix C: MNIST", gt=0)
+    momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C", ge=0, lt=1)
+    max_grad_norm: float = setting(0.1, "Tramer and Boneh 2021, appendix C", gt=0)
+    noise_multiplier: float = setting(
+        1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget", ge=0
+    )
     scale_lr: bool = setting(
         False, "ours: divides lr by noise over stated noise if above 1; chosen on Fashion-MNIST's training records",
         later=True,

@@ -50,7 +50,7 @@ class DPSURConfig(ScatterCNNConfig):
     """Settings for MNIST at a claimed epsilon of 1; `by_dataset` has those for other data sets."""
 
     epochs: float = setting(20.0, "ours: at epsilon 1, the claim pays for half of these iterations as kept steps")
-    lr: float = setting(2.0, CODE + "MNIST")
+    lr: float = setting(2.0, CODE + "MNIST", gt=0)
     noise_multiplier: float = setting(2.0, CODE + "MNIST, epsilon 1; calibrated to the budget")
     validation_noise: float = setting(0.65, "Fu et al. 2024, table 1: 1.3 for MNIST at epsilon 1, divided by 2.0", gt=0)
     least_validation_noise: float = setting(0.8, "Fu et al. 2024, table 1: the smallest for images", gt=0)

@@ -59,15 +59,15 @@ class GEPConfig(DPSGDConfig):
     """Settings of DP-SGD with an anchor subspace; the defaults are the paper's for CIFAR-10."""
 
     epochs: float = setting(200.0, CODE + "n_epoch")
-    batch_size: int = setting(1000, CODE + "batchsize")
-    lr: float = setting(0.1, CODE + "lr")
-    momentum: float = setting(0.9, CODE + "momentum")
-    weight_decay: float = setting(2e-4, CODE + "weight_decay")
+    batch_size: int = setting(1000, CODE + "batchsize", ge=1)
+    lr: float = setting(0.1, CODE + "lr", gt=0)
+    momentum: float = setting(0.9, CODE + "momentum", ge=0, lt=1)
+    weight_decay: float = setting(2e-4, CODE + "weight_decay", ge=0)
     max_grad_norm: float = setting(5.0, CODE + "clip0, of the part in the subspace", gt=0)
     residual_norm: float = setting(2.0, CODE + "clip1, of the rest", gt=0)
     noise_multiplier: float = setting(1.46, "the paper's sigma over sqrt(2), at epsilon 8; calibrated to the budget")
     anchors: int = setting(2000, CODE + "aux_data_size; at most all public images", ge=1)
-    directions: int = setting(1000, CODE + "num_bases")
+    directions: int = setting(1000, CODE + "num_bases", ge=1)
     groups: int = setting(3, CODE + "num_groups", ge=1)
 
 

@@ -40,15 +40,17 @@ class RGPConfig(DPSGDConfig):
     """Settings of DP-SGD on carriers; the defaults are the paper's for CIFAR-10."""
 
     epochs: float = setting(400.0, CODE + "README")
-    batch_size: int = setting(1000, CODE + "README")
-    lr: float = setting(0.5, CODE + "README")
-    momentum: float = setting(0.9, CODE + "cifar_train.py")
-    max_grad_norm: float = setting(1.0, CODE + "README")
+    batch_size: int = setting(1000, CODE + "README", ge=1)
+    lr: float = setting(0.5, CODE + "README", gt=0)
+    momentum: float = setting(0.9, CODE + "cifar_train.py", ge=0, lt=1)
+    max_grad_norm: float = setting(1.0, CODE + "README", gt=0)
     noise_multiplier: float = setting(1.94, CODE + "its search at epsilon 8; calibrated to the budget")
     rank: int = setting(16, CODE + "README", ge=1)
     left_only: bool = setting(False, "Yu et al., ICML 2021, algorithm 1; the authors' code has true")
-    warmup_epochs: float | None = setting(0.0, "Yu et al., ICML 2021: historical update from the start; none: never")
-    weight_decay: float = setting(1e-4, CODE + "cifar_train.py")
+    warmup_epochs: float | None = setting(
+        0.0, "Yu et al., ICML 2021: historical update from the start; none: never", ge=0
+    )
+    weight_decay: float = setting(1e-4, CODE + "cifar_train.py", ge=0)
 
 
 @register_method("rgp")

@@ -87,7 +87,7 @@ class TSADPConfig(DPSGDConfig):
     student: str = setting("tempered_cnn_mnist", "Papernot et al. 2021: the net for MNIST and Fashion-MNIST")
     scale: float = setting(2.0, SNIPPET, gt=0)
     inverse_temperature: float = setting(2.0, SNIPPET, gt=0)
-    offset: float = setting(1.0, SNIPPET)
+    offset: float = setting(1.0, SNIPPET, gt=0)
 
 
 @register_method("tsadp")

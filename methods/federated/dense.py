@@ -36,7 +36,7 @@ class DENSEConfig(ServerConfig):
     generator_lr: float = setting(0.001, f"{CODE}README.md: lr_g; Adam with betas 0.5 and 0.999", gt=0)
     latent_size: int = setting(256, f"{CODE}loop_df_fl.py: nz", ge=1, le=4096)
     generator_width: int = setting(64, f"{CODE}loop_df_fl.py: ngf", ge=1)
-    statistics: float = setting(1.0, f"{CODE}README.md: bn", gt=0)
+    statistics: float = setting(1.0, f"{CODE}README.md: bn, there of a sum over the clients, here of their mean", gt=0)
     divergence: float = setting(1.0, f"{CODE}README.md: adv", gt=0)
 
 

@@ -72,7 +72,7 @@ class ServerConfig(FederatedConfig):
     batch: int = setting(256, f"{CODE}README.md: batch_size and synthesis_batch_size", ge=1)
     student_steps: int | None = setting(None, f"{CODE}loop_df_fl.py: a pass over all images in each epoch", ge=1)
     student_lr: float = setting(0.005, f"{CODE}README.md: lr of kd_train", gt=0)
-    student_momentum: float = setting(0.9, f"{CODE}loop_df_fl.py")
+    student_momentum: float = setting(0.9, f"{CODE}loop_df_fl.py", ge=0, lt=1)
     student_optimizer: Literal["sgd", "adam"] = setting("sgd", f"{CODE}loop_df_fl.py")
     temperature: float = setting(20.0, f"{CODE}README.md: T", gt=0)
 

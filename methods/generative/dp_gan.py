@@ -69,7 +69,7 @@ class DPGANConfig(PoissonBatches, GenerativeConfig, ForgerConfig):
     )
     discriminator_lr: float = setting(2e-4, CODE + "MNIST, of Adam", gt=0)
     generator_lr: float = setting(2e-4, CODE + "MNIST, of Adam", gt=0)
-    adam_beta1: float = setting(0.5, CODE + "MNIST, of both")
+    adam_beta1: float = setting(0.5, CODE + "MNIST, of both", ge=0, lt=1)
     discriminator_maps: int = setting(128, CODE + "MNIST: 128, 256 and 512 maps", ge=1)
     discriminator_units: int | None = setting(None, "ours: of two hidden layers in place of convolutions", gt=0)
     mismatch: float = setting(
@@ -178,7 +178,7 @@ class Game:
         """Add the clipped gradients of generated images, weighted like a batch of real ones."""
         self._copy.load_state_dict(self.critic.state_dict())
         with torch.no_grad():
-            images, labels = self._forger.images(self._config.generated or self._config.batch_size)
+            images, labels = self._forger.images(self._config.generated or max(2, self._config.batch_size))
         self._gradients.backward(self.real_loss(-self._copy(images), labels), len(images))
         samples = [parameter.grad_sample for parameter in self._copy.parameters()]  # type: ignore[attr-defined]
         length = torch.stack([norms(sample) for sample in samples], 1).norm(dim=1)
@@ -198,7 +198,7 @@ class Game:
         if self._forger.turns % config.steps_per_generator_step:
             return
         self._plain.load_state_dict(self.critic.state_dict())
-        images, labels = self._forger.images(config.generated or config.batch_size)
+        images, labels = self._forger.images(config.generated or max(2, config.batch_size))
         seen = images.detach().requires_grad_()
         loss = self.real_loss(self._plain(seen), labels)
         check_finite({"loss": loss}, self._forger.turns, "the generator")

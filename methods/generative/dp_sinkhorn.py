@@ -75,7 +75,7 @@ class DPSinkhornConfig(GenerativeConfig, ForgerConfig):
     max_grad_norm: float = setting(0.5, README + "l2_norm_clip", gt=0)
     noise_multiplier: float = setting(1.1, README + "noise_multiplier; calibrated to the budget", gt=0)
     fresh: float = setting(0.2, README + "debias_ratio: the redrawn share of X'", gt=0, le=1)
-    l1: float = setting(1.0, README + "mixture_fraction; 3 in another setting; none for CelebA")
+    l1: float = setting(1.0, README + "mixture_fraction; 3 in another setting; none for CelebA", ge=0)
     label_weight: float = setting(15.0, README + "embed_multiplier", gt=0)
     regularisation: float = setting(0.05, README + "sinkhorn_eps, the blur, to the power p = 1", gt=0)
     sinkhorn_steps: int = setting(30, "ours: with regularisation falling from the largest cost", ge=1)

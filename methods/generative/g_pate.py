@@ -54,14 +54,14 @@ BY_BUDGET = "none: set by the budget"
 
 @dataclass(frozen=True)
 class GPATEConfig(GuidedConfig):
-    """Settings for MNIST at epsilon 10."""
+    """Settings for MNIST at epsilon 10; `critic_steps` and `warm_steps` are DataLens's, `latent` is for epsilon 1."""
 
     teachers: int = setting(2000, CODE + "epsilon 10; 4000 at epsilon 1")
     batch: int = setting(30, CODE + "epsilon 10, 15 at epsilon 1: as many images as a part has records")
     steps: int = setting(66, "calibrated to the budget", ge=1)
     least_steps: int = setting(1, "ours: calibration raises the noise if the budget covers fewer", ge=1)
     directions: int = setting(10, CODE + "dimensions of the random projection", ge=1)
-    bins: int = setting(10, CODE + "values of a coordinate", ge=1)
+    bins: int = setting(10, CODE + "values of a coordinate", ge=2)
     bound: float = setting(0.1, "ours, of a gradient of norm 1; 1e-4 of one that is not normalised in " + CODE, gt=0)
     threshold: float | None = setting(None, CODE + "half of the teachers; none: that number", gt=0)
     sigma1: float | None = setting(None, CODE + "600 at epsilon 10, 3000 up to 1; " + BY_BUDGET, gt=0)

@@ -22,6 +22,10 @@ does not know who is sampled. Nor may a critic's training depend on the choice. 
 chosen one trains: its state carries earlier steps' secrets to later ones, but composition needs fresh secrets in each
 step. Here critics train in `groups`, in turn, in a public order. Before the first step, each critic learns only from
 its own part and from the untrained generator's images (in the paper, from those of a generator of its own).
+
+Other differences from the code: small nets; the last generator, not the mean with decay 0.999; critics see the same
+images of random classes, not images of their batch's classes, also between real and generated ones; normal noise, not
+bits; Adam's second decay rate is 0.999, not 0.9.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class GuidedConfig(GenerativeConfig, ForgerConfig):
     """Settings of the discriminators and of the generator."""
 
     teachers: int = setting(2000, "set by the subclass", ge=1)
-    batch: int = setting(64, "set by the subclass", ge=1)
+    batch: int = setting(64, "set by the subclass; batch normalisation needs two images", ge=2)
     critic_units: int = setting(16, OURS, ge=1)
     critic_batch: int = setting(32, "ours: at most the records of a part", ge=1)
     critic_lr: float = setting(1e-3, "G-PATE's code AI-secure/G-PATE, of Adam with betas 0.5 and 0.999", gt=0)

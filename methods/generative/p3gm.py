@@ -14,7 +14,8 @@ Gaussians, and DP-SGD. Proven: nothing. The paper's components have Wishart nois
 according to Dockhorn et al. (TMLR 2023). The authors' code, followed here, has Gaussian noise, but centres records by
 their exact mean and stores it (dp_utils/dp_pca.py, fit). That noise is for sensitivity 1, but one record moves the mean
 and thereby all centred rows. Not copied: components in the order in which `eig` returns them, batches that are fixed
-blocks, codes drawn from a standard normal instead of the mixture. Repaired: `p3gm-sound`.
+blocks, codes drawn from a standard normal instead of the mixture, new noise on a record's code in each step (here one
+draw serves all steps). Repaired: `p3gm-sound`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class SimPEConfig(GenerativeConfig):
     candidates: int = setting(60_000, CODE + "num_samples_schedule; its last entry is `synthetic`", ge=1)
     iterations: int = setting(4, CODE + "num_samples_schedule has five entries, the first without votes", ge=1)
     lookahead: int = setting(8, CODE + "lookahead_degree: variations of a candidate, whose mean is compared", ge=1)
-    threshold: float = setting(1.0, CODE + "histogram_threshold, taken from noisy votes")
+    threshold: float = setting(1.0, CODE + "histogram_threshold, taken from noisy votes", ge=0)
     noise_multiplier: float = setting(1.0, CODE + "epsilon 10; calibrated to the budget", gt=0)
     simulator: Literal["text", "shapes"] = setting(
         "text", "the example draws text; shapes are ours, for images without characters", later=True

@@ -48,10 +48,10 @@ class ALIBIConfig(NoisyLabelConfig):
 
     student: str = setting("small_cnn", "ours: the paper's wide residual nets are for CIFAR")
     epochs: float = setting(200.0, CODE)
-    batch_size: int = setting(128, CODE)
-    lr: float = setting(0.1, CODE)
-    momentum: float = setting(0.9, CODE)
-    weight_decay: float = setting(1e-4, CODE)
+    batch_size: int = setting(128, CODE, ge=1)
+    lr: float = setting(0.1, CODE + ", there after 30 epochs of warm-up, and in steps; here a cosine", gt=0)
+    momentum: float = setting(0.9, CODE, ge=0, lt=1)
+    weight_decay: float = setting(1e-4, CODE, ge=0)
     mixup: float = setting(0.0, CODE)
     loss: Literal["likelihood"] = setting("likelihood", "Malek et al. 2021, section on ALIBI: posterior as soft label")
 

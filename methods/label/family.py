@@ -50,12 +50,14 @@ class NoisyLabelConfig:
     student: str = setting("dgd_cnn", "ours: the paper's small Inception net is not in the benchmark")
     epochs: float = setting(40.0, "Ghazi et al. 2021, supplement: MNIST and its relatives; per stage", gt=0)
     batch_size: int = setting(265, "Ghazi et al. 2021, supplement (as printed)", ge=1)
-    lr: float = setting(0.02, "Ghazi et al. 2021, supplement", gt=0)
-    momentum: float = setting(0.9, "Ghazi et al. 2021, supplement")
-    weight_decay: float = setting(1e-4, "Ghazi et al. 2021, published code for CIFAR-10: l2_regu")
-    mixup: float = setting(8.0, "Ghazi et al. 2021, published code for CIFAR-10 at epsilon 2: alpha; 0: none")
+    lr: float = setting(0.02, "Ghazi et al. 2021, supplement, there rising, then falling linearly; here a cosine", gt=0)
+    momentum: float = setting(0.9, "Ghazi et al. 2021, supplement", ge=0, lt=1)
+    weight_decay: float = setting(1e-4, "Ghazi et al. 2021, published code for CIFAR-10: l2_regu", ge=0)
+    mixup: float = setting(
+        8.0, "Ghazi et al. 2021, published code for CIFAR-10 at epsilon 2: alpha; 0: none; not with likelihood", ge=0
+    )
     loss: Literal["cross-entropy", "likelihood"] = setting("cross-entropy", "Ghazi et al. 2021, section 4")
-    shift: int = setting(0, "ours: largest random translation, in pixels; the images are public", later=True)
+    shift: int = setting(0, "ours: largest random translation, in pixels; the images are public", later=True, ge=0)
 
 
 class LabelMethod(Method):

@@ -50,7 +50,7 @@ from bench.privacy.mechanisms.mechanisms import likely_sets, prior_likelihood
 
 @dataclass(frozen=True)
 class LP2STConfig(NoisyLabelConfig):
-    """Settings of two stages."""
+    """Settings of two stages: the published code's at epsilon 1; at 2 to 8 it has others, and two mixups."""
 
     first: float = setting(
         0.8, "Ghazi et al. 2021, published code: share of the first stage, CIFAR-10 at epsilon 1", gt=0, lt=1

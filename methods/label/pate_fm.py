@@ -66,14 +66,14 @@ class PATEFMConfig:
     teacher_steps: int = setting(31_200, f"{README}: 40 epochs of 50,000 images in batches of 64, rounded", ge=1)
     queries: int = setting(10_000, "Malek et al. 2021, authors' code: student_dataset_max_size", ge=1)
     max_answers: int = setting(250, README, ge=1)
-    threshold: float = setting(400.0, README)
+    threshold: float = setting(400.0, README, ge=0)
     sigma1: float = setting(800.0, f"{README}; 1.6 times sigma2 when calibrated to the budget", gt=0)
     sigma2: float = setting(500.0, f"{README}; calibrated to the budget", gt=0)
     student: str = setting("small_cnn", "ours: the paper's wide residual net is for CIFAR")
     student_steps: int = setting(156_000, f"{README}: 200 epochs of 50,000 images in batches of 64", ge=1)
     batch_size: int = setting(64, CODE, ge=1)
     unlabelled: int = setting(7, f"{CODE}: unlabelled images per labelled one in a batch", ge=1)
-    lr: float = setting(0.03, CODE, gt=0)
+    lr: float = setting(0.03, CODE + "; ours: falling as a cosine to 0", gt=0)
 
     def fixmatch(self, steps: int) -> FixMatchSettings:
         """Return the settings for `steps` training steps."""

@@ -28,9 +28,11 @@ from bench.methods.shared.transfer import OnBackbone, with_digest
 class DPLinearConfig(PoissonBatches, LinearConfig):
     """Settings of DP-SGD on a linear head; steps follow from epochs and the expected batch."""
 
-    lr: float = setting(80.0, OURS)
-    epochs: float = setting(30.0, OURS)
-    batch_size: int = setting(8_192, "Tramer and Boneh 2021, appendix C: linear layer on fixed features of CIFAR-10")
+    lr: float = setting(80.0, OURS, gt=0)
+    epochs: float = setting(30.0, OURS, gt=0)
+    batch_size: int = setting(
+        8_192, "Tramer and Boneh 2021, appendix C: linear layer on fixed features of CIFAR-10", ge=1
+    )
 
 
 @register_method("dp-linear")

@@ -37,7 +37,7 @@ class LinearConfig(TransferConfig):
     max_grad_norm: float = setting(0.25, OURS, gt=0)
     lr: float = setting(200.0, OURS, gt=0)
     momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C", ge=0, lt=1)
-    noise_multiplier: float = setting(1.0, "calibrated to the budget")
+    noise_multiplier: float = setting(1.0, "calibrated to the budget", ge=0)
 
 
 def begin(

@@ -22,13 +22,13 @@ from bench.training.features import features_of
 class NonPrivateTransferConfig(TransferConfig):
     """Settings of the baseline."""
 
-    hidden: int = setting(256, f"{PAPER}, section V.A.1: one hidden layer of 256 units; 0 leaves it out")
-    epochs: float = setting(50.0, f"{PAPER}, section V.A.1")
-    batch_size: int = setting(32, f"{PAPER}, section V.A.1")
-    lr: float = setting(0.01, "ours: the paper does not say; falls to zero along a cosine")
-    momentum: float = setting(0.9, "ours: the paper does not say")
+    hidden: int = setting(256, f"{PAPER}, section V.A.1: one hidden layer of 256 units; 0 leaves it out", ge=0)
+    epochs: float = setting(50.0, f"{PAPER}, section V.A.1", gt=0)
+    batch_size: int = setting(32, f"{PAPER}, section V.A.1", ge=1)
+    lr: float = setting(0.01, "ours: the paper does not say; falls to zero along a cosine", gt=0)
+    momentum: float = setting(0.9, "ours: the paper does not say", ge=0, lt=1)
     records: int | None = setting(
-        None, f"{PAPER}, figure 5: number of private records, steps as for all; none: all", later=True
+        None, f"{PAPER}, figure 5: number of private records, steps as for all; none: all", later=True, ge=1
     )  # fmt: skip
 
 

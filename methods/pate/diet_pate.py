@@ -56,7 +56,7 @@ class DietPATEConfig(PATEGNMaxConfig):
     )
     student_epochs: int = setting(50, f"{CODE}, diet_pate.py: n_epochs")
     batch_statistics: bool = setting(True, f"{CODE}, diet_pate.py: BN_trick")
-    sigma: float = setting(40.0, f"{CODE}, diet_pate.py: sigma_gnmax of MNIST")
+    sigma: float = setting(40.0, f"{CODE}, diet_pate.py: sigma_gnmax of MNIST", ge=0)
     images: int = setting(
         9000, "ours: random images; teachers label the queries among them, the student sees all", ge=1
     )

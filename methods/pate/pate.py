@@ -48,8 +48,8 @@ PRINTED: Printed = {"mnist": (1e-5, ((100, 2.04), (1000, 8.03))), "svhn": (1e-6,
 class PATEConfig(PATEFamilyConfig):
     """Settings of PATE with LNMax."""
 
-    gamma: float = setting(0.05, "PATE 2017, section 4.1: Laplacian noise of scale 20")
-    least_queries: int = setting(1, "PATE 2017 keeps gamma; a larger number lowers it if the budget covers fewer")
+    gamma: float = setting(0.05, "PATE 2017, section 4.1: Laplacian noise of scale 20", ge=0)
+    least_queries: int = setting(1, "PATE 2017 keeps gamma; a larger number lowers it if the budget covers fewer", ge=1)
     claim: Literal["data-dependent", "closed-form"] = setting("data-dependent", "PATE 2017, section 4.2")
 
 

@@ -53,10 +53,10 @@ class PATEConfidentConfig(ConfidentEvents, PATEFamilyConfig):
     """Settings of PATE with Confident-GNMax; the defaults are those for MNIST in the paper's table 1."""
 
     queries: int = setting(640, "PATE 2018, section 5 and appendix: MNIST; calibrated to the budget")
-    max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget")
-    threshold: float = setting(200.0, "PATE 2018, table 1: MNIST")
-    sigma1: float = setting(150.0, "PATE 2018, table 1: MNIST")
-    sigma2: float = setting(40.0, "PATE 2018, table 1: MNIST")
+    max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget", ge=1)
+    threshold: float = setting(200.0, "PATE 2018, table 1: MNIST", ge=0)
+    sigma1: float = setting(150.0, "PATE 2018, table 1: MNIST", ge=0)
+    sigma2: float = setting(40.0, "PATE 2018, table 1: MNIST", ge=0)
     claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
         "data-dependent", "PATE 2018, section 5; sanitised: section 4 and appendix B"
     )

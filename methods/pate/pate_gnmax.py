@@ -57,7 +57,7 @@ class GNMaxEvents:
 class PATEGNMaxConfig(GNMaxEvents, PATEFamilyConfig):
     """Settings of PATE with GNMax."""
 
-    sigma: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN")
+    sigma: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN", ge=0)
     claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
         "data-dependent", "PATE 2018, section 5; sanitised: section 4 and appendix B"
     )

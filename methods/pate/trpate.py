@@ -39,8 +39,8 @@ SHARE = "ours: PATE 2018's value for 250 teachers on MNIST (table 1), scaled to 
 class TrPATEConfig(HeadTeachersConfig):
     """Settings of TrPATE with LNMax, the paper's aggregator."""
 
-    gamma: float = setting(0.05, f"{PAPER}, section V.A: tables 2 and 3; tables 4 and 5 have 0.1 too")
-    least_queries: int = setting(1, "the paper keeps gamma; a larger number lowers it if the budget covers fewer")
+    gamma: float = setting(0.05, f"{PAPER}, section V.A: tables 2 and 3; tables 4 and 5 have 0.1 too", ge=0)
+    least_queries: int = setting(1, "the paper keeps gamma; a larger number lowers it if the budget covers fewer", ge=1)
     claim: Literal["closed-form", "data-dependent"] = setting("closed-form", f"{PAPER}, Theorem 1")
 
 
@@ -68,7 +68,7 @@ class TrPATE(HeadTeachers, PATE):
 class TrPATEGNMaxConfig(GNMaxEvents, HeadTeachersConfig):
     """Settings of TrPATE with GNMax."""
 
-    sigma: float = setting(32.0, "ours: PATE 2018's 40 for 250 teachers, scaled to 200")
+    sigma: float = setting(32.0, "ours: PATE 2018's 40 for 250 teachers, scaled to 200", ge=0)
     claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
         "data-dependent", "PATE 2018, section 5"
     )
@@ -87,10 +87,10 @@ class TrPATEConfidentConfig(ConfidentEvents, HeadTeachersConfig):
     """Settings of TrPATE with Confident-GNMax."""
 
     queries: int = setting(640, "PATE 2018, section 5 and appendix: MNIST; calibrated to the budget")
-    max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget")
-    threshold: float = setting(160.0, SHARE)
-    sigma1: float = setting(120.0, SHARE)
-    sigma2: float = setting(32.0, SHARE)
+    max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget", ge=1)
+    threshold: float = setting(160.0, SHARE, ge=0)
+    sigma1: float = setting(120.0, SHARE, ge=0)
+    sigma2: float = setting(32.0, SHARE, ge=0)
     claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
         "data-dependent", "PATE 2018, section 5"
     )

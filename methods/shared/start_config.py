@@ -28,5 +28,5 @@ class PublicStartConfig(NamesNets):
     teacher_frozen: str = setting(
         "all", "ours: last frozen block of teacher_init, by its timm name; all; nothing", later=True
     )
-    teacher_pixels: int = setting(0, "ours: pixels per side of teacher_init's input; 0: timm's", later=True)
+    teacher_pixels: int = setting(0, "ours: pixels per side of teacher_init's input; 0: timm's", later=True, ge=0)
     teacher_bf16: bool = setting(False, "ours: frozen layers of teacher_init run in bfloat16", later=True)

@@ -1,17 +1,19 @@
-"""Bounds of settings: what is accepted, and what the message says."""
+"""Bounds of settings: what is accepted, what the message says, and that every number of a method or attack has one."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import pytest
 
 from bench.core.config import Preset, as_dict, build_config, config_from, parse_overrides, setting, values_of
 from bench.core.errors import BenchError
 from bench.core.types import Facts
+from bench.interface.registry import ATTACKS, METHODS
 
 
 @dataclass(frozen=True)
@@ -65,3 +67,22 @@ def test_values_within_bounds_and_none_are_accepted() -> None:
     assert config_from(Bounded, as_dict(config)) == config
     with pytest.raises(BenchError, match="decay must be"):
         config_from(Bounded, {**as_dict(config), "decay": math.inf})
+
+
+MAY_BE_NEGATIVE = {("dpsur", "threshold"), ("brep-mi", "inside")}
+
+
+def test_no_setting_accepts_a_negative_number_without_a_reason() -> None:
+    facts, accepted = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), True), set()
+    for kind in [registry.get(name) for registry in (METHODS, ATTACKS) for name in registry.names()]:
+        hints = get_type_hints(kind.Config)
+        for field in dataclasses.fields(kind.Config):
+            kinds = {hints[field.name], *get_args(hints[field.name])} & {int, float}
+            if not kinds:
+                continue
+            try:
+                build_config(kind, Preset.QUICK, facts, {field.name: -1.0 if float in kinds else -1})
+            except BenchError:
+                continue
+            accepted.add((kind.name, field.name))
+    assert accepted == MAY_BE_NEGATIVE

@@ -169,7 +169,7 @@ def test_a_batch_of_all_records_is_calibrated_too() -> None:
     ("name", "change", "words"),
     [
         ("dp-linear", {"batch_size": 60_001}, "60000 private records"),
-        ("dp-linear", {"batch_size": 0}, "between 1 and"),
+        ("dp-linear", {"batch_size": 0}, "must be at least 1"),
         ("dp-linear", {"backbone": "resnet50_kera"}, "resnet50_keras"),
         ("dp-linear-gd", {"backbone": "no_such_net"}, "no_such_net"),
         ("dp-linear-gd", {"steps": 0}, "steps must be at least 1"),
