@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -28,6 +29,7 @@ from bench.publishing.export import export_student
 from bench.publishing.model_card import CardFacts, card, plain
 from bench.results.record import Plausibility, Record, Student
 from bench.results.run_dir import RunDir
+from helpers.commands import bench as command
 from helpers.records import record as made
 
 
@@ -221,3 +223,29 @@ def test_no_seed_is_in_the_weights_or_the_configuration(tmp_path: Path) -> None:
     assert "seed" not in json.dumps(config)
     header = (folder / "model.safetensors").read_bytes()
     assert b"seed" not in header[: int.from_bytes(header[:8], "little") + 8]
+
+
+def test_the_card_of_a_student_of_ones_own_table_says_how_to_ask_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the card's rule, rows become the bytes that the student knows, and its outputs count classes by name."""
+    monkeypatch.chdir(tmp_path)
+    draws = np.random.default_rng(0)
+    rows = [(draws.normal(-1 if number % 2 else 1, 0.4, 2), "ask" if number % 2 else "zebra") for number in range(200)]
+    lines = ["x,y,label,split", *(f"{x:.6f},{y:.6f},{name},{'test' if number > 150 else 'train'}"
+                                  for number, ((x, y), name) in enumerate(rows))]  # fmt: skip
+    Path("own.csv").write_text("\n".join(lines))
+    words = ["-m", "dp-sgd", "-d", "folder:own.csv@-3..3", "-e", "10", "-p", "tiny", "-o", "runs"]
+    assert command("run", *words, "--student", "softmax_regression", "--set", "epochs=20").returncode == 0
+    (record,) = RunDir(Path("runs")).read_records().found
+    assert command("export", record.key, "-o", "runs", "--into", "out").returncode == 0
+    text = " ".join((tmp_path / "out" / record.key / "README.md").read_text().split())
+    assert "round(255 (x - LOW) / (HIGH - LOW))" in text
+    assert "the classes in the order of their names" in text
+    student = load_released(Path("runs/released") / f"{record.key}.safetensors").student
+    values = np.array([row for row, _ in rows[151:]]).clip(-3, 3)
+    given = torch.from_numpy(np.round(255 * (values + 3) / 6) / 255).float().view(-1, 1, 1, 2)
+    right = student(given).argmax(1) == torch.tensor([name == "zebra" for _, name in rows[151:]])
+    assert record.utility is not None
+    assert record.utility.accuracy >= 0.9
+    assert float(right.float().mean()) == pytest.approx(record.utility.accuracy)
