@@ -154,7 +154,7 @@ def cells_of(row: BoardRow) -> dict[str, str]:
         str(len(row.seeds) + row.collapsed),
         row.public_data,
         row.preset,
-        "–" if row.cost is None else f"{row.cost:.0f} s" + f" ({row.processor})" * bool(row.processor),
+        "–" if row.cost is None else f"{row.cost_is}{row.cost:.0f} s" + f" ({row.processor})" * bool(row.processor),
         "; ".join(row.remarks),
     )
     return dict(zip(COLUMNS, texts, strict=True))

@@ -79,6 +79,8 @@ class SeedGroup:
         cold = [record.provenance for record in records if not record.provenance.artefacts_found]
         self.cost = _mean(provenance.wall_seconds for provenance in cold if provenance.wall_seconds)
         """Mean over cells that took nothing from the cache; None if all did."""
+        self.cost_is = "≤ " if any("wall_seconds" in provenance.unread for provenance in cold) else ""
+        """How :attr:`cost` relates to the time: on private data, times are rounded up to minutes."""
         processors = {_processor(record.provenance) for record in records}
         self.processor = processors.pop() if len(processors) == 1 else ""
 

@@ -78,6 +78,7 @@ def test_targets_are_proven_unless_asked_otherwise_and_the_printed_command_says_
     for basis in ([], ["--basis", "claimed"]):
         done = command("run", "-m", "dpsd,dgd", "-d", name, "-p", "tiny", "-e", "5", "-o", tmp_path / "out", *basis)
         assert done.returncode == (not basis)
+        assert "≤ 60 s" in done.stdout
     found = {(record.method, record.cell.basis): record for record in RunDir(tmp_path / "out").read_records().found}
     assert len(found) == 4
     refused = found["dgd", Basis.PROVEN].failure
