@@ -24,7 +24,7 @@ def read_yaml(path: Path) -> Value:
     """Return the content of the YAML or JSON file `path`; times (2:00:00) and dates stay text.
 
     Raise :class:`BenchError` for a file that cannot be read, is not a regular file or is too large, and for anything
-    but YAML of texts, finite numbers, lists and mappings.
+    but YAML of text, finite numbers, booleans, null, lists and mappings.
     """
     try:
         text = read_plain(path, LARGEST, links=True).decode("utf-8-sig")

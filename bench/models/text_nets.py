@@ -91,9 +91,10 @@ class TextCNN(TwoPartNet):
     def forward_features(self, images: Tensor) -> Tensor:
         """Map sentences (n, 2, 1, length) to the maximum of each filter over the words, (n, filters)."""
         numbers = self.numbers(images)
-        values: Tensor = self.convolution(self.embedding(numbers).transpose(1, 2)).relu()
-        # Mask padding, so that features do not depend on the image length.
-        pooled: Tensor = (values * (numbers != PADDING)[:, None]).amax(2)
+        words = (numbers != PADDING)[:, None]
+        # Mask padding, so that features do not depend on the image length; DP-SGD's noise moves its embedding.
+        values: Tensor = self.convolution(self.embedding(numbers).transpose(1, 2) * words).relu()
+        pooled: Tensor = (values * words).amax(2)
         return pooled
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:

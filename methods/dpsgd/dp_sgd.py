@@ -54,7 +54,11 @@ from bench.storage.checkpoint import Checkpoint
 
 @dataclass(frozen=True)
 class DPSGDConfig(PoissonBatches):
-    """Settings of DP-SGD; `steps` follow from epochs and the expected batch."""
+    """Settings of DP-SGD; `steps` follow from epochs and the expected batch.
+
+    They are MNIST's on every data set. Tramer and Boneh have others for Fashion-MNIST (batches of 2,048, rate 4) and
+    for CIFAR-10 (batches of 1,024, rate 1, 30 epochs, the net ``tanh_cnn_cifar``).
+    """
 
     student: str = setting("tanh_cnn_mnist", "Tramer and Boneh 2021, appendix C: MNIST and Fashion-MNIST")
     epochs: float = setting(40.0, "Tramer and Boneh 2021, appendix C", gt=0)

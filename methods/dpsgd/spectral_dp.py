@@ -24,7 +24,9 @@ The authors' code adds the noise to the frequencies of the complex transform, an
 - The noise is split between real and imaginary parts even where a real gradient's spectrum is real: the mean gets
   ``sqrt(1/2)`` of it.
 
-A real transform with independent noise on all coefficients has no mirrored frequencies and one bound.
+A real transform with independent noise on all coefficients has no mirrored frequencies and one bound. The code also
+clips each layer by itself, and filters the spectrum of a whole correlation, which it then crops to the kernel; here the
+gradient is clipped as one vector, and the filter acts on the kernel's own transform.
 """
 
 from __future__ import annotations

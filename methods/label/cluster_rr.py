@@ -100,8 +100,12 @@ def principal(images: torch.Tensor, components: int) -> torch.Tensor:
     points = as_float(images).flatten(1)
     points = points - points.mean(0)
     # In float64, eigenvectors differ between CPUs at most in sign.
-    vectors = torch.linalg.eigh((points.T @ points).double()).eigenvectors[:, -components:]
-    scores: torch.Tensor = points @ vectors.float()
+    if len(points) >= points.shape[1]:
+        vectors = torch.linalg.eigh((points.T @ points).double()).eigenvectors[:, -components:]
+        scores: torch.Tensor = points @ vectors.float()
+    else:  # the matrix of pixels may not fit into memory
+        values, vectors = torch.linalg.eigh((points @ points.T).double())
+        scores = (vectors * values.clamp_min(0).sqrt())[:, -components:].float()
     return scores
 
 

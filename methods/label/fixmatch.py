@@ -2,7 +2,8 @@
 
 Sohn et al., NeurIPS 2020 (arXiv:2001.07685). The net's label of a shifted image, if its probability reaches the
 threshold, is the target for a stronger augmentation of the same image: instead of RandAugment, another shift, contrast
-and a grey square, which suit grey images of any size.
+and a grey square, which suit grey images of any size, and no image is mirrored. The mean of the weights is a plain one
+at first, and the decay includes biases and normalisation; the code that `pate-fm` follows does neither.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 After DIET-PATE (openreview.net, cRe2jt60EC; code: mime00001/Noise_PATE), which queries programmatic images and takes
 the teachers' batch statistics from the queries. Here nets are small and start from random weights, not from SimCLR on
 programmatic images. The aggregator is GNMax without the authors' threshold, which charges a query whether it is
-answered or not.
+answered or not. Their student takes batch statistics from test batches too; here each answer depends on one image. It
+trains on batches of 32 with shifts and label smoothing, theirs on 256 without either, at a rate that falls on plateaus.
 
 Threat model: the attacker holds the student and all records but one. Private: images and labels; each record trains one
 teacher, chosen by a hash of its index. Public: the number of records, the queries

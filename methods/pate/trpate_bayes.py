@@ -45,7 +45,7 @@ from bench.interface import (
 )
 from bench.methods.pate import naive_bayes as naive_bayes
 from bench.methods.pate.naive_bayes import GaussianPrior, Ints, flat_prior, group_counts, pool_prior, source_prior
-from bench.methods.pate.pate import PATE
+from bench.methods.pate.pate import PATE, Printed
 from bench.methods.shared.teachers import quick_teachers, tiny_teachers
 from bench.methods.shared.transfer import (
     OnBackbone,
@@ -97,6 +97,7 @@ class PATEBayes(PATE):
     citation = "Wang et al. 2019"
     public_data: ClassVar[str] = "unlabelled records of the target's distribution"
     votes_for_unseen: ClassVar[bool] = True
+    printed: ClassVar[Printed] = {}  # PATE 2017's tables are of other teachers' votes
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:

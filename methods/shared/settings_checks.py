@@ -15,7 +15,7 @@ SHOWN = 100  # synthetic images to release
 
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
-    """Training of heads: SGD on the mean cross-entropy, learning rate decaying to zero, reshuffled each epoch."""
+    """Training of heads: SGD on the mean cross-entropy, rate decaying to zero, fixed batches in random order."""
 
     hidden: int = 256
     epochs: int = 50

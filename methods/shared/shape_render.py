@@ -1,7 +1,7 @@
 """A public simulator of objects: soft-edged shapes over a plain background, most of them symmetric.
 
 No constant is fitted to data. An image is a background and :data:`PARTS` shapes painted one over the other: rounded
-rectangles and ellipses, possibly narrower at one end, turned, and repeated in the vertical mirror.
+rectangles and ellipses, possibly narrower at one end, turned, and mirrored left to right.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from bench.evaluation.audit.pair_runs import Runs, transcript
 from bench.evaluation.audit.pairs import worst_pairs
 from bench.interface.registry import METHODS, method_groups
 from bench.methods.label.alibi import laplace_law
-from bench.methods.label.cluster_rr import drawn
+from bench.methods.label.cluster_rr import drawn, principal
 from bench.methods.label.family import negative_log_likelihood, response_law
 from bench.methods.label.label_protocol import unit_rows
 from bench.privacy.accounting.accountants import proven
@@ -201,3 +201,10 @@ def test_drawn_labels_follow_the_noisy_counts() -> None:
 def test_wrong_settings_are_refused(name: str, change: dict[str, Any]) -> None:
     with pytest.raises(BenchError, match=next(iter(change))):
         configured(name, change)
+
+
+def test_principal_components_of_fewer_images_than_pixels() -> None:
+    images = torch.randint(0, 256, (12, 1, 6, 6), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    few, many = principal(images, 4), principal(images.repeat(4, 1, 1, 1), 4)[:12]
+    torch.testing.assert_close(few.abs(), many.abs(), rtol=1e-3, atol=1e-3)
+    assert principal(images, 50).shape == (12, 12)

@@ -171,3 +171,14 @@ def test_generators_make_images(shape: tuple[int, int, int], kind: type[nn.Modul
 def test_conv_generator_refuses_other_sides() -> None:
     with pytest.raises(BenchError, match="divisible by 8"):
         ConvGenerator(3, 30, 32)
+
+
+def test_sentences_features_depend_neither_on_the_length_of_images_nor_on_the_embedding_of_padding() -> None:
+    """DP-SGD's noise moves that embedding, although its gradient is 0."""
+    net = build("text_cnn", 2, 2, (1, 12), vocabulary=30, width=4, filters=6, hidden=5).eval()
+    images = torch.zeros(3, 2, 1, 12)
+    images[:, 1, 0, :7] = torch.randint(2, 30, (3, 7), generator=torch.Generator().manual_seed(0)) / 255
+    expected = net(images[..., :7])
+    with torch.no_grad():
+        net.embedding.weight[0] += 1.0
+    torch.testing.assert_close(net(images), expected)

@@ -23,6 +23,7 @@ from bench.privacy.accounting.distributions import (
     resolves,
 )
 from bench.privacy.events import losses
+from bench.privacy.events.batch_events import FixedBatches
 from bench.privacy.events.conversions import (
     MOST_COMPOSED,
     check_delta,
@@ -169,7 +170,12 @@ def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
 
 def pld(events: Sequence[Event], delta: float) -> Accounted | None:
     """Return the PLD accountant's figure; None if an event has no PLD, or if all noise is Gaussian."""
-    return _pld(tuple(merged(events)), delta)
+    found = [_pld(tuple(merged(events)), delta)]
+    if any(isinstance(event, FixedBatches) for event in events):
+        # An absent record is one replaced by an empty place, whose curve may be the lower one at this delta.
+        again = [event.replaced() if isinstance(event, FixedBatches) else event for event in events]
+        found.append(_pld(tuple(merged(again)), delta))
+    return min((row for row in found if row is not None), key=lambda row: row.epsilon, default=None)
 
 
 @lru_cache(maxsize=1024)
