@@ -136,7 +136,7 @@ def _repel(
             shape = (len(active), config.points, noise.shape[1])
             directions = functional.normalize(torch.randn(shape, generator=generator), dim=2)
             around = noise[active, None] + radius[active, None, None] * directions
-            found = target.labels(_images(net, around.flatten(0, 1), context.device)).view(shape[:2])
+            found = _labels(target, net, around.flatten(0, 1), context.device).view(shape[:2])
             signs = (found == labels[active, None]).float() * 2 - 1
             # Only points outside the class contribute: the try moves away from them.
             push = (((signs - 1) / 2)[:, :, None] * directions).mean(1)
@@ -148,11 +148,15 @@ def _repel(
             length = (radius[others] / 3).clamp_max(config.longest)
             move = functional.normalize(push[~full], dim=1) if config.unit_moves else push[~full]
             moved = (noise[others] + length[:, None] * move).clamp(-config.bound, config.bound)
-            same = target.labels(_images(net, moved, context.device)) == labels[others] if len(others) else others > 0
+            same = _labels(target, net, moved, context.device) == labels[others] if len(others) else others > 0
             noise[others[same]] = moved[same]
             since[others] += 1
             stage.advance()
     return torch.where(grown[:, None], kept, noise)
+
+
+def _labels(target: Target, net: nn.Module, noise: Tensor, device: torch.device) -> Tensor:
+    return torch.cat([target.labels(_images(net, part, device)) for part in torch.split(noise, 1000)])
 
 
 def _images(net: nn.Module, noise: Tensor, device: torch.device) -> Tensor:
