@@ -9,7 +9,7 @@ Differences from the paper: the published code attacks the classes that the GAN 
 attacked, each try from its own start, and a class without a start within ``draws`` images is a failure (``reached`` is
 False, the image black). The published threshold of 0.75 on the mean of +1 and -1 requires 29 of 32 points, which the
 setting states. The GAN is a small DCGAN. All tries move in one batch. In the published code a try also moves when its
-sphere grows, and a move that leaves the class does not count towards ``patience``; here it is the other way round.
+sphere grows, and a move that leaves the class does not count towards ``patience``; here it stays, and each move counts.
 """
 
 from __future__ import annotations
