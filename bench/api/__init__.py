@@ -163,7 +163,7 @@ def run(
         seeds: Training seeds, non-negative; a text may hold ranges: ``"0-4"``.
         preset: ``paper``, ``quick`` (minutes) or ``tiny`` (seconds).
         basis: The epsilon that the target bounds, ``claimed`` or ``proven``; None: claimed, or proven with `risk` or on
-                your own data.
+            your own data.
         adjacency: Neighbour relation of a proven target: ``replace-one``, or ``own`` (the method's).
         delta: The delta of (epsilon, delta), in (0, 1); None: 1e-5, or less for large data sets.
         risk: Replaces `eps` by a bound on an attacker: ``reconstruction@0.01=0.05``, ``tpr@0.01=0.1`` or
