@@ -93,7 +93,7 @@ def remarks_of(row: SeedGroup) -> Iterator[str]:
         yield impossible
     yield from _audit_remarks(row)
     if not row.plugin:
-        yield from (said for said, rules in CHOSEN.items() for rule in rules if _falls_under(row, rule))
+        yield from (said for said, rules in CHOSEN.items() if any(_falls_under(row, rule) for rule in rules))
     if count := len(row.reduced):
         yield f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's"
     if row.noise == "secure":

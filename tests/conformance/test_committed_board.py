@@ -40,6 +40,9 @@ def test_committed_pages_and_readme_are_regenerated_to_the_byte(tmp_path: Path) 
     source = gather([folder])
     assert source.warnings == []
     assert source.board.refused == []
+    for rows in source.board.tables().values():
+        for row in rows:
+            assert len(set(row.remarks)) == len(row.remarks), f"{row.keys[0]} repeats a remark"
     write_pages(folder, source, readme=tmp_path / "README.md")
     assert dead_links(folder / "site") == []
     for path in (tmp_path / "README.md", *folder.glob("*.*")):
