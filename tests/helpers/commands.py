@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def registries_restored() -> Iterator[None]:
 
 
 def bench(*words: str | Path) -> Done:
-    """Run ``python -m bench WORDS`` here. Restores torch's settings and the registries.
+    """Run ``python -m bench WORDS`` here. Restores torch's settings, the environment and the registries.
 
     Tests of signals, of killed processes and of the entry point itself start a process instead.
     """
@@ -55,6 +56,7 @@ def bench(*words: str | Path) -> Done:
         stack.callback(torch.use_deterministic_algorithms, deterministic, warn_only=warn_only)
         stack.callback(torch.set_num_threads, threads)
         stack.enter_context(registries_restored())
+        stack.enter_context(mock.patch.dict(os.environ))
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(mock.patch.object(sys, "argv", ["bench", *map(str, words)]))
         stack.enter_context(redirect_stdout(output))
