@@ -76,10 +76,12 @@ def test_no_committed_proven_epsilon_is_too_small(kinds: str) -> None:
     """
     for record in RECORDS[kinds]:
         theirs = proven(record)
-        assert abs(distance(record["privacy"]["proven"]["epsilon"], theirs)) <= TOLERANCE, record["key"]
+        # Near 1e12, sums of a ledger's Gaussians differ in the last digits of a double.
+        rounding = TOLERANCE + (1e-14 * theirs if math.isfinite(theirs) else 0.0)
+        assert abs(distance(record["privacy"]["proven"]["epsilon"], theirs)) <= rounding, record["key"]
         for row in record["privacy"]["accountants"]:
             if row["sound"] and not row["data_dependent"]:
-                assert distance(row["epsilon"], theirs) >= -TOLERANCE, (record["key"], row["name"])
+                assert distance(row["epsilon"], theirs) >= -rounding, (record["key"], row["name"])
 
 
 def test_record_level_figures_of_labels_are_not_too_small() -> None:

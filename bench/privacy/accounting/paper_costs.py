@@ -39,7 +39,7 @@ Classes = Annotated[int, Option("Number of classes.", unused="Not used: it does 
 Images = Annotated[int, Option("Synthetic images per iteration.")]
 Iterations = Annotated[int, Option("Number of iterations.")]
 Scale = Annotated[float, Option("Noise scale.")]
-Whole = Annotated[bool, Option("Read the norm of equation 3 as the whole batch's.")]
+Whole = Annotated[bool, Option("Read the norm of equation 3 as the whole batch's.", panel="Reading")]
 Response = Annotated[float, Option("Epsilon of randomised response.")]
 
 
