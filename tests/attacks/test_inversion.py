@@ -181,7 +181,7 @@ SURE: dict[str, dict[str, Any]] = {
     "inversion-network": {"epochs": 15.0, "images_per_class": 3},
     "data-free": {"steps": 100, "images_per_class": 6, "pool": 200, "units": 16, "batch_size": 64, "shift": 1},
     "gmi": {"gan_steps": 200, "gan_critic_steps": 2, "steps": 60, "images_per_class": 3},
-    "plg-mi": {"gan_steps": 100, "top": 40, "steps": 40, "images_per_class": 3},
+    "plg-mi": {"gan_steps": 100, "top": 40, "steps": 40, "images_per_class": 3, "flips": False},
     "brep-mi": {"gan_steps": 200, "gan_critic_steps": 2, "steps": 10, "images_per_class": 3},
 }
 
