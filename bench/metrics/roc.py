@@ -69,10 +69,8 @@ def membership_metrics(
     ends = np.append(np.flatnonzero(np.diff(values[order]) != 0), len(values) - 1)  # last place of each score
     truth = truth[order]
     counts = np.ones((1, len(truth)))
-    point, numbered = (
-        _figures(counts, truth, ends, fprs),
-        [np.unique(g[order], return_inverse=True)[1] for g in groupings],
-    )
+    point = _figures(counts, truth, ends, fprs)
+    numbered = [np.unique(grouping[order], return_inverse=True)[1] for grouping in groupings]
     low, high = _bootstrap(truth, numbered, ends, fprs, seed, draws, confidence)
     true, false = _counted(counts, truth, ends)
     for column, fpr in enumerate(fprs, 1):
