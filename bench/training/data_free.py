@@ -29,7 +29,8 @@ def generator_terms(
     `features` (n, features) is the classifier's last hidden layer, with `norm` 1 in DGD and DAFL, 2 in DPSD; `logits`
     is (n, classes). ``dafl`` is what both papers describe: the negated entropy of the mean prediction balances classes,
     and the negated activation makes activations grow. ``printed`` follows their formulas: the mean over images of sum
-    p log p pulls each prediction towards uniform, and activations shrink.
+    p log p pulls each prediction towards uniform, and activations shrink. Both divide the norm that the papers print by
+    the number of features (norm 1, as DAFL's code does) or by its root (norm 2), so that weights fit nets of any width.
     """
     one_hot = functional.cross_entropy(logits, logits.argmax(1))
     strength = features.abs().mean() if norm == 1 else features.norm(dim=1).mean() / math.sqrt(features.shape[1])

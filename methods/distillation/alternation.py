@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 from bench.core.progress import Stage
 from bench.interface import BenchError, Context, Facts, as_float, features_and_logits
 from bench.methods.distillation.alternation_config import AlternationConfig
-from bench.methods.distillation.answer_pool import BETWEEN, AnswerPool, logits_of, running_mean
+from bench.methods.distillation.answer_pool import BETWEEN, AnswerPool, as_drawn, logits_of, running_mean
 from bench.methods.shared.random_images import random_images
 from bench.methods.shared.settings_checks import SHOWN
 from bench.methods.shared.teachers import largest_shift
@@ -31,9 +31,14 @@ from bench.training.data_free import generator_terms
 from bench.training.divergence import check_finite, descend
 
 
-def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return Eq. (7)'s mean cross-entropy to soft `labels` (n, classes), which need not be probabilities."""
-    return -(labels * logits.log_softmax(1)).sum(1).mean()
+def soft_loss(logits: Tensor, labels: Tensor, uniform: float = 0.0) -> Tensor:
+    """Return Eq. (7)'s mean cross-entropy to soft `labels` (n, classes), which need not be probabilities.
+
+    If a share `uniform` of the labels was drawn evenly from all classes, predict the labels that are drawn, not the
+    teacher's.
+    """
+    expected = logits.log_softmax(1) if uniform == 0 else as_drawn(logits.softmax(1), uniform).log()
+    return -(labels * expected).sum(1).mean()
 
 
 class Alternating:
@@ -89,7 +94,7 @@ class Alternating:
                 stage.advance()
                 loop.done(iteration + 1, total)
         if config.pool_steps:
-            pool.look(self._mean.module)
+            pool.look(self._mean.module, config.uniform_share)
             pool.best.restore(self.student)
         self.student.eval()
         with torch.no_grad():
@@ -116,7 +121,7 @@ class Alternating:
         """Take a step on the pool, or return False once the error on held-back answers no longer falls."""
         if step == 0:
             self._mean.update_parameters(self.student)  # the first update copies
-        if step % BETWEEN == 0 and not pool.look(self._mean.module):
+        if step % BETWEEN == 0 and not pool.look(self._mean.module, self.config.uniform_share):
             return False
         shift = 0 if isinstance(self.student, OnFixedMap) else largest_shift(self.facts)
         seen, labels = pool.batch(self._random, shift)
@@ -144,7 +149,7 @@ class Alternating:
         check_finite({"output": logits.sum()}, iteration, "the student")
         if labels is None:
             labels = self.annotate(images, logits.detach().softmax(1))
-        loss = soft_loss(logits, labels)
+        loss = soft_loss(logits, labels, self.config.uniform_share)
         check_finite({"Eq. 7": loss}, iteration, "the student")
         descend(self._student_step, loss)
         return labels
@@ -158,7 +163,7 @@ class Alternating:
         }  # fmt: skip
         terms = {name: term for name, term in terms.items() if wanted[name]}
         if config.labels_reach_generator:
-            terms["Eq. 7"] = soft_loss(logits, labels)
+            terms["Eq. 7"] = soft_loss(logits, labels, config.uniform_share)
         check_finite(terms, iteration, "the generator")
         self._generator_step.zero_grad(set_to_none=True)
         self.latents.grad = None

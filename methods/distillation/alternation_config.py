@@ -61,6 +61,11 @@ class AlternationConfig(GivenTeacherConfig):
         return self.batch - round(self.batch * self.random_share)
 
     @property
+    def uniform_share(self) -> float:
+        """The share of answers drawn evenly from all classes that the student's loss allows for."""
+        return 0.0
+
+    @property
     def asked(self) -> int:
         """Number of batches that query a teacher: all, or enough to reach `amount`."""
         return self.iterations if self.amount is None else min(self.iterations, -(-self.amount // self.batch))

@@ -28,6 +28,11 @@ def squared_error(probabilities: Tensor, labels: Tensor) -> float:
     return float((probabilities - labels).square().sum(1).mean())
 
 
+def as_drawn(probabilities: Tensor, uniform: float) -> Tensor:
+    """Return the law of labels that are drawn evenly with probability `uniform`, otherwise from `probabilities`."""
+    return (1 - uniform) * probabilities + uniform / probabilities.shape[1]
+
+
 def running_mean(mean: Tensor, now: Tensor, count: Tensor | int) -> Tensor:
     """Return the mean of `count` tensors and `now`; beyond :data:`WINDOW` older ones fade exponentially."""
     return mean + (now - mean) / min(int(count) + 1, WINDOW)
@@ -107,11 +112,15 @@ class AnswerPool:
         seen, labels = used[int(torch.randint(len(used), (), generator=random))]
         return shifted(seen, shift, random) if shift else seen, labels
 
-    def look(self, student: nn.Module) -> bool:
-        """Evaluate `student` on the held-back batches; return whether to continue training."""
+    def look(self, student: nn.Module, uniform: float = 0.0) -> bool:
+        """Evaluate `student` on the held-back batches; return whether to continue training.
+
+        A share `uniform` of the answers was drawn evenly from all classes.
+        """
         student.eval()
         with torch.no_grad():
             errors = [
-                squared_error(logits_of(student, seen).softmax(1), labels) for seen, labels in self.batches[::HELD]
+                squared_error(as_drawn(logits_of(student, seen).softmax(1), uniform), labels)
+                for seen, labels in self.batches[::HELD]
             ]
         return self.best.look(student, sum(errors) / len(errors))

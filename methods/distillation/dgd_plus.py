@@ -1,7 +1,8 @@
 """DGD+: discriminative-generative distillation with Gaussian aggregation, as printed.
 
 Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
-TIP 2023, Fig. 7, with the aggregation of Papernot et al., ICLR 2018 (arXiv:1802.08908).
+TIP 2023, Fig. 8 (top right), with the aggregation of Papernot et al., ICLR 2018 (arXiv:1802.08908). Fig. 7's DGD+ has
+private images instead of the generator's: ``images=private``.
 
 Threat model, private and public data, released parts and bypass are those of :mod:`bench.methods.distillation.dgd`.
 Claimed: the data-independent Renyi accounting of GNMax. Proven: infinite.
@@ -28,7 +29,7 @@ class DGDPlusConfig(DGDPrintedConfig):
     count: Literal["printed", "formula", "given"] = setting(
         "formula", "DGD prints no number of queries for Gaussian aggregation; given keeps `queries`"
     )
-    noise_scale: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN; DGD, Fig. 7 states none")
+    noise_scale: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN; DGD states none")
 
     def __post_init__(self) -> None:
         if self.count == "printed":
@@ -51,7 +52,7 @@ class DGDPlus(DGD):
         return dataclasses.replace(self.config, queries=self.payable(queries))
 
     def claimed(self, delta: float) -> Claim:
-        where = "DGD, Fig. 7, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
+        where = "DGD, Fig. 7 and 8, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
         note = f"data-independent; of the label queries alone: {DGD_BYPASS}"
         return claim_by("rdp-classic", [GNMax(self.config.noise_scale, self.config.queries)], delta, where, note)
 

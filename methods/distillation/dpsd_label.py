@@ -19,6 +19,7 @@ record.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -63,6 +64,16 @@ class DPSDLabelConfig(AlternationConfig):
         1.0, "section IV-D, Table IV: epsilon of randomised response; calibrated to the budget", gt=0
     )
     outside: Literal["set", "printed"] = setting("set", "Eq. 5 over the k classes in both cases; printed: literally")
+    label_loss: Literal["printed", "response"] = setting(
+        "printed", "Eq. 7; response: ours, the likelihood of the answers, with all classes in the set", later=True
+    )
+
+    @property
+    def uniform_share(self) -> float:
+        """Randomised response over k classes: a label is drawn evenly with probability k / (e^epsilon + k - 1)."""
+        if self.label_loss == "printed" or self.k is None:
+            return 0.0
+        return self.k / (math.expm1(self.epsilon) + self.k)
 
 
 @register_method("dpsd-label")
@@ -82,6 +93,11 @@ class DPSDLabel(Alternation):
     def calibrate(self, budget: Budget) -> DPSDLabelConfig:
         """Return `config` with the budget as the epsilon of each query's label."""
         k = self.config.top_k(self.facts)
+        if self.config.label_loss == "response" and k < self.facts.classes:
+            raise BenchError(
+                f"label_loss=response needs all {self.facts.classes} classes in the set, and k is {k}. Set k to "
+                f"{self.facts.classes}."
+            )
         if self.config.outside == "printed" and budget.basis is Basis.PROVEN:
             raise BenchError(f"outside=printed has no finite proven epsilon: {DPSD_LABEL_GAP}. Use outside=set.")
         return dataclasses.replace(self.config, k=k, epsilon=budget.epsilon)

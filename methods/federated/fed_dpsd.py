@@ -14,8 +14,15 @@ gradients, so the cost is DPSD's, for a signal up to that many times larger.
 
 Claimed: Theorem 1, because the paper prints no other for Algorithm 2. Proven: the Gaussian mechanism, for a client and
 so for each of its records, which in a real federation stays with its client. In the simulation a record whose label
-changes may move to another client, which costs as much as a group of two clients. Gradients keep their k largest
-entries (Eq. 3), which Algorithm 2 leaves out.
+changes may move to another client, which costs as much as a group of two clients.
+
+By section III-D the clients make their labels private, so that the server may be untrusted. Here, as in Algorithm 2,
+clients send raw gradients and the server adds the noise; with noise from each client, that on the mean would be larger
+by the square root of their number.
+
+Differences from Algorithm 2: gradients keep their k largest entries (Eq. 3); one batch of random vectors is trained, as
+in Algorithm 1, to which III-D refers, instead of a new batch in each round; the label is the student's prediction minus
+the mean gradient (Eq. 4), instead of that gradient alone (line 14).
 """
 
 from __future__ import annotations

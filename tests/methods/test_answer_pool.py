@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,23 @@ import pytest
 import torch
 
 from bench.core.config import Preset, as_dict, build_config
+from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Budget, PrivacyUnit
 from bench.interface.registry import METHODS
-from bench.methods.distillation.answer_pool import HELD, PATIENCE, AnswerPool, BestStudent, running_mean, squared_error
+from bench.methods.distillation.alternation import soft_loss
+from bench.methods.distillation.answer_pool import (
+    HELD,
+    PATIENCE,
+    AnswerPool,
+    BestStudent,
+    as_drawn,
+    running_mean,
+    squared_error,
+)
 from bench.methods.distillation.dpsd import DPSD
+from bench.methods.distillation.dpsd_label import DPSDLabel, DPSDLabelConfig
 from bench.methods.distillation.dpsd_sound import DPSDSound
 from bench.methods.shared.random_images import random_images
 from bench.models.build import build
@@ -49,6 +62,26 @@ def test_further_steps_on_the_answers_cost_nothing_and_leave_the_generator(name:
     assert (claim, events) == (same_claim, same_events)
     if once.generator is not None and again.generator is not None:
         assert all(map(torch.equal, once.generator.state_dict().values(), again.generator.state_dict().values()))
+
+
+def test_with_the_law_of_the_answers_the_loss_and_the_error_are_least_at_the_teachers_probabilities() -> None:
+    logits = torch.tensor([[3.0, 0.0, -1.0, 0.5]])
+    config = DPSDLabelConfig(epsilon=1.0, k=4, label_loss="response")
+    uniform = config.uniform_share
+    answers = as_drawn(logits.softmax(1), uniform)  # on average
+    assert answers[0, 0] / answers[0, 2] < math.e, "epsilon bounds the ratio"
+    assert soft_loss(logits, answers) != soft_loss(logits, answers, uniform)
+    moves = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    assert all(soft_loss(logits + move, answers, uniform) > soft_loss(logits, answers, uniform) for move in moves)
+    assert any(soft_loss(logits + move, answers) < soft_loss(logits, answers) for move in moves), "it is biased"
+    assert squared_error(as_drawn(logits.softmax(1), uniform), answers) == 0
+    assert DPSDLabelConfig(epsilon=1.0, k=4).uniform_share == 0
+
+
+def test_the_law_of_the_answers_needs_all_classes_in_the_set() -> None:
+    for k, works in ((10, True), (3, False)):
+        with nullcontext() if works else pytest.raises(BenchError, match="Set k to 10"):
+            DPSDLabel(DPSDLabelConfig(k=k, label_loss="response"), SMALL).calibrate(Budget(1.0, 1e-5))
 
 
 @pytest.mark.slow

@@ -80,6 +80,17 @@ def test_paper_preset_asks_what_is_printed_and_claims_what_the_formula_says(
     assert DGD(dataclasses.replace(config, vae=False), MNIST).claimed(1e-5).epsilon == pytest.approx(formula, abs=1e-6)
 
 
+def test_paper_preset_follows_the_formula_where_no_number_is_printed() -> None:
+    cifar = Facts("cifar10", 50_000, 0, 10_000, 10, (3, 32, 32))
+    for facts, epsilon in ((MNIST, 3.0), (MNIST, 9.9), (cifar, 3.0), (cifar, 10.0)):
+        paper, formula = (
+            DGD(dataclasses.replace(DGDPrintedConfig(), count=count), facts).calibrate(Budget(epsilon, 1e-5))
+            for count in ("printed", "formula")
+        )
+        assert (paper.queries, paper.noise_scale) == (formula.queries, 40.0)
+    assert DGD(DGDPrintedConfig(vae=False), cifar).calibrate(Budget(3.0, 1e-5)).queries == 125
+
+
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 10.0])
 def test_by_the_formula_the_claim_uses_the_budget_and_no_more(epsilon: float) -> None:
     config = dataclasses.replace(DGDPrintedConfig(), count="formula", least_queries=40)
@@ -225,8 +236,19 @@ def test_triples_are_bytes_of_the_images_shape() -> None:
     assert not torch.equal(triples.plain, triples.tangent)
     apart = (triples.plain.float() - images.float()).abs().mean()
     assert apart < (images.float().flip(0) - images.float()).abs().mean(), "reconstructions resemble their image"
-    drowned = make_triples(vae, images, "printed", order)
+
+
+def test_printed_perturbation_is_laplace_noise_of_the_printed_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    vae, images = trained_vae()
+    decode, codes = vae.decode, []
+    monkeypatch.setattr(vae, "decode", lambda code: codes.append(code) or decode(code))
+    drowned = make_triples(vae, images, "printed", torch.Generator().manual_seed(0))
     assert len(torch.unique(drowned.tangent.flatten(1), dim=0)) > 1
+    plain, *moved = (torch.cat(codes[place::3]) for place in range(3))
+    for noise in ((one - plain) / (2 * vae.latent / 0.01) for one in moved):
+        # Laplace noise of scale 1 has mean magnitude 1, and a mean square of 2; Gaussian noise would have pi / 2.
+        assert noise.abs().mean() == pytest.approx(1, abs=0.05)
+        assert noise.square().mean() == pytest.approx(2, abs=0.25)
 
 
 def test_printed_signs_are_the_opposite_of_the_text() -> None:
