@@ -103,7 +103,7 @@ def run(
             echo(line)
         return
     print_board(ran.records, ran.audits, json_=json_, out=out)
-    leave(ran.outcome, settings, out, detach=launch.detach)
+    leave(ran.outcome, settings, out, detach=launch.detach, reuse=reuse)
     for line in ran.unread:
         echo(f"error: {line}", err=True)
     if ran.unread or any(record.failure for record in ran.records):
@@ -128,7 +128,7 @@ def grid_of(options: GridOptions) -> Grid:
     return grid
 
 
-def leave(outcome: Outcome, settings: Cluster, out: Path, *, detach: bool) -> None:
+def leave(outcome: Outcome, settings: Cluster, out: Path, *, detach: bool, reuse: Reuse = Reuse.DONE) -> None:
     """Print what is left of a launch, and end the command if a signal stopped it."""
     if not outcome.left:
         return
@@ -139,8 +139,13 @@ def leave(outcome: Outcome, settings: Cluster, out: Path, *, detach: bool) -> No
             f"`python -m bench cancel -o {out}` ends them; the same command again waits for them.",
             err=True,
         )
+    elif outcome.stopped is not None and reuse is Reuse.NONE:
+        echo(f"stopped; {left} left. The same command repeats all cells, because of --reuse none.", err=True)
     elif outcome.stopped is not None:
         echo(f"stopped; {left} left. Give the same command again to resume.", err=True)
+    elif not outcome.cancelled:
+        echo(f"{left} left, because a record was damaged. Give the same command again to run the rest.", err=True)
+        raise typer.Exit(1)
     if outcome.stopped is not None:
         raise typer.Exit(128 + outcome.stopped)
 

@@ -55,7 +55,6 @@ def tune_by_jobs(
     """
     run_dir = RunDir(out)
     plans = plan_tunings(grids, tuning, run_dir, DataSource(progress), progress)
-    run_dir.create()
     asked = {}
     for plan, grid in zip(plans, grids, strict=True):
         (method,), (dataset,), (epsilon,), (seed,) = grid.methods, grid.datasets, grid.epsilons, grid.seeds
@@ -77,7 +76,6 @@ def tune_by_jobs(
             os.symlink(run_dir.cache_path.resolve(), own / "cache")  # features, teachers, calibrations
         task = Task.of(run_dir, f"tuning-{name}", title, f"tuned/{name}.json")
         jobs[name] = Job(["tune", *words, "--mark", str(marks[name].resolve())], [task], own)
-    before = {launch.id for launch in launches(run_dir)}
 
     def state(key: str) -> bool | None:
         found = _released(marks[key.removeprefix("tuning-")])
@@ -91,9 +89,10 @@ def tune_by_jobs(
         raise BenchError("; ".join(merged.left_out))
     for name in made:
         shutil.rmtree(home / name)
-    if ended.stopped is None and not ended.lost:
-        for launch in launches(run_dir):
-            if launch.id not in before:
+    if ended.stopped is None and not ended.lost and not ended.elsewhere:
+        ours = {f"tuning-{name}" for name in asked}
+        for launch in launches(run_dir):  # also those of stopped commands that this one has resumed
+            if launch.tasks and {task.key for task in launch.tasks} <= ours:
                 shutil.rmtree(launch.folder, ignore_errors=True)
     records = run_dir.read_records_of([key for path in marks.values() for key in _released(path)])[0]
     undate(run_dir, records, [home, *marks.values()])

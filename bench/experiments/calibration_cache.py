@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +28,7 @@ from bench.storage.cache import canonical_json
 from bench.storage.files import write_atomic
 
 SLOW = 0.3  # seconds; after one this slow, store all of its method, since only the first one pays for imports
+_MAKERS = ("training", "models", "data", "methods")  # folders whose code makes cached artefacts
 _PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")
 
 
@@ -90,7 +92,17 @@ def program_digest(source: str) -> str:
     """Return the digest of all code that a calibration may run: this program, the methods, and a plug-in's folder."""
     here = Path(__file__).resolve().parent.parent
     # rglob does not follow the symbolic link to the methods in a checkout.
-    files = {*here.rglob("*.py"), *(here / "methods").resolve().rglob("*.py"), *Path(source).parent.glob("*.py")}
+    return _code({*here.rglob("*.py"), *(here / "methods").resolve().rglob("*.py"), *Path(source).parent.glob("*.py")})
+
+
+@functools.cache
+def artefact_program() -> str:
+    """Return the digest of the code that makes cached artefacts: training, models, data and methods."""
+    here = Path(__file__).resolve().parent.parent
+    return _code(path for part in _MAKERS for path in (here / part).resolve().rglob("*.py"))
+
+
+def _code(files: Iterable[Path]) -> str:
     digest = hashlib.sha256(" ".join(version(name) for name in _PACKAGES).encode())
     for path in sorted(files):
         if path.is_file():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from bench.core.config import NoiseKind
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bench.experiments.plan import Cell
+    from bench.results.record import Record
     from bench.results.run_dir import RunDir
 
 RANDOM, NONE = "random", "none"
@@ -40,6 +42,16 @@ def check_salt(given: str, cell: Cell) -> None:
         )
     if given != RANDOM and cell.noise is NoiseKind.SECURE:
         raise BenchError("--noise secure has no salt: its noise cannot be drawn again. Leave --noise-salt out.")
+
+
+def check_repeats(given: str, kept: Collection[str], records: Iterable[Record], out: Path) -> None:
+    """Raise :class:`BenchError` if one of `records`, with a key in `kept`, has noise but not of the salt `given`."""
+    for record in records:
+        if record.key in kept and record.noise_salt not in (None, given):
+            raise BenchError(
+                f"{record.key} is done in {out} with other noise, so --noise-salt {given} would not be used. Give "
+                "another --out, or replace the record by --reuse none."
+            )
 
 
 def salt_of(cell: Cell, run_dir: RunDir, given: str = RANDOM) -> str | None:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import traceback
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import GivenTeacher, PrivateData, PublicKind, Released
 from bench.data.splits import Materialised
+from bench.experiments.calibration_cache import artefact_program
 from bench.experiments.candidates import public_kinds_of, public_words_of, trial_events, tuned_claim
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, cell_token, forget_salt, noise_of, salt_of
@@ -108,14 +108,14 @@ def run_cell(
 
 
 def cache_base(cell: Cell) -> dict[str, object]:
-    """Return what every artefact of the cell depends on: data, split, package versions, and a plug-in's source."""
+    """Return what every artefact of the cell depends on: data, split, packages, and the source of what makes it."""
     facts = cell.facts
     return {
         "dataset": facts.dataset,
         "revision": cell.dataset_revision,
         "split": [facts.private_records, facts.public_records, facts.test_records],
-        "packages": [f"{name} {version(name)}" for name in ("torch", "timm")],
-        # Key by source hash so that edited plug-ins never reuse stale artefacts.
+        # Key by source hash so that neither edited plug-ins nor another version of this program reuse stale artefacts.
+        "program": artefact_program(),
         **({} if cell.spec.plugin is None else {"plugin": cell.spec.plugin.source_sha256}),
     }
 
@@ -169,11 +169,14 @@ def _train(
         stage.advance()
     score = None if tuned is None else _score(cell, released, material, ledger, context)
     file = f"released/{cell.key}.safetensors"
+    former = run_dir.read_record(cell.key)
     # Remove an older record first, so that a killed run does not leave it next to a newer release.
     with writing(run_dir.record_path(cell.key)):
         run_dir.record_path(cell.key).unlink(missing_ok=True)
     with run_dir.guarded(cell.facts.disclosure.owner_only):
         digest = save_released(released, run_dir.path / file)
+    if former is None or former.student is None or former.student.sha256 != digest:
+        run_dir.forget_attacks(cell.key)  # they attacked other weights
         grid = _image_grid(released.extras, cell, run_dir)
     return _record(
         cell,

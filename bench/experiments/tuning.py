@@ -244,7 +244,7 @@ def undate(run_dir: RunDir, records: Sequence[Record], others: Sequence[Path] = 
 def plan_tunings(
     grids: Sequence[Grid], tuning: Tuning, run_dir: RunDir, source: DataSource, progress: Progress
 ) -> list[Planned]:
-    """Plan the tunings of the cells of `grids`. Raises :class:`BenchError` as :func:`plan_tuning` does."""
+    """Plan the tunings of the cells of `grids`, and create `run_dir`; raise as :func:`plan_tuning` does."""
     run_dir.check_writable()
     calibrations = Calibrations(run_dir.cache_path)
     plans = []
@@ -252,6 +252,8 @@ def plan_tunings(
         for grid in grids:
             plans.append(plan_tuning(grid, tuning, source, calibrations))
             stage.advance()
+    run_dir.create()
+    calibrations.keep()
     return plans
 
 
@@ -264,7 +266,6 @@ def run_tunings(
     """
     source, run_dir = DataSource(progress), RunDir(out)
     plans = plan_tunings(grids, tuning, run_dir, source, progress)
-    run_dir.create()
     with run_dir.locked():
         records = [run_tuning(one, run_dir, source, progress, resources) for one in plans]
     undate(run_dir, records)

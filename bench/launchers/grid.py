@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from bench.core.processes import available_cores
 from bench.core.progress import Progress
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
-from bench.experiments.noise_salt import RANDOM, check_salt, sweep_salts
+from bench.experiments.noise_salt import RANDOM, check_repeats, check_salt, sweep_salts
 from bench.experiments.plan import Cell, Refusal, expand, to_run
 from bench.experiments.to_risk import expand_to_risk
 from bench.interface.registry import methods_named
@@ -75,19 +74,29 @@ def run_grid(
         sweep_salts(run_dir)
         run_dir.sweep_claims()
         todo, units, earlier = _units(cells, run_dir, settings, reuse, progress, set_aside=True)
+        if noise_salt != RANDOM:
+            check_repeats(noise_salt, {cell.key for cell in cells} - {cell.key for cell in todo}, earlier, out)
         if len(todo) < len(cells):
             done, are = len(cells) - len(todo), "is" if len(cells) - len(todo) == 1 else "are"
             progress.say(f"{done} of {counted(len(cells), 'cell')} {are} done already (--reuse none repeats them)")
         outcome = Outcome()
         if todo:
-            outcome = execute(
-                units, run_dir, source, progress, settings, resources,
-                plugins=[name for grid in grids for name in grid.methods if name.endswith(".py")], detach=detach,
-                done=hooked(functools.partial(_tell, progress, run_dir), settings, run_dir, progress),
-                noise_salt=noise_salt,
-            )  # fmt: skip
-            if not detach:
-                at_end(outcome, settings, run_dir, progress)
+
+            def tell(record: Record) -> None:
+                outcome.records.append(record)
+                outcome.left -= 1
+                _tell(progress, run_dir, record)
+
+            outcome.left = len(todo)
+            try:
+                outcome = execute(
+                    units, run_dir, source, progress, settings, resources,
+                    plugins=[name for grid in grids for name in grid.methods if name.endswith(".py")], detach=detach,
+                    done=hooked(tell, settings, run_dir, progress), noise_salt=noise_salt,
+                )  # fmt: skip
+            finally:
+                if not detach:
+                    at_end(outcome, settings, run_dir, progress)
         keys = {cell.key for cell in todo}
         known = {record.key: record for record in earlier if record.key not in keys}
         newer, unread = run_dir.read_records_of([cell.key for cell in cells if cell.key not in known])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections import Counter
 
 from bench.core.processes import SAFE_PATH
@@ -45,12 +46,14 @@ def _run(name: str, command: str, run_dir: RunDir, progress: Progress, told: dic
     variables = {f"BENCH_{key}": value for key, value in {"OUT": str(run_dir.path.resolve()), **told}.items()}
     inherited = {name: value for name, value in os.environ.items() if name != SAFE_PATH}
     try:
-        ran = subprocess.run(
-            command, shell=True, env={**inherited, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=LONGEST_SECONDS, start_new_session=True, check=False,
-        )  # fmt: skip
+        with tempfile.TemporaryFile() as output:  # a pipe would wait for what the command leaves in the background
+            ran = subprocess.run(
+                command, shell=True, env={**inherited, **variables}, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, timeout=LONGEST_SECONDS, start_new_session=True, check=False,
+            )  # fmt: skip
+            output.seek(0)
+            said = output.read().decode(errors="replace").strip().splitlines()
         if ran.returncode:
-            said = ran.stdout.decode(errors="replace").strip().splitlines()
             progress.say(f"{name} ended with status {ran.returncode}{': ' + said[-1] if said else ''}")
     except (OSError, subprocess.TimeoutExpired) as error:
         progress.say(f"{name} did not finish: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -47,12 +47,24 @@ def merge(sources: Sequence[RunDir], into: RunDir) -> Merged:
             read = source.read_records(set_aside=False)
             done.left_out += read.damaged
             for record in read.found:
-                _take_record(record, source, into, done)
-            known = {record.key for record in into.read_records(set_aside=False).found}
+                held = into.claim(record.key, title="merge")
+                if held is None:
+                    done.left_out.append(f"{record.key}: it is running in {into.path}.")
+                    continue
+                with held:
+                    _take_record(record, source, into, done)
+            theirs, ours = (
+                {record.key: record.student and record.student.sha256 for record in records}
+                for records in (read.found, into.read_records(set_aside=False).found)
+            )
             for rows, damaged in (source.read_attacks(), source.read_audits()):
                 done.left_out += damaged
                 for row in rows:
-                    _take_row(row, source, into, known, done)
+                    of = row.student
+                    if isinstance(row, AttackRecord) and of in ours and theirs.get(of, ours[of]) != ours[of]:
+                        done.left_out.append(f"{row.key}: it attacked another student than the one that is there.")
+                    else:
+                        _take_row(row, source, into, ours, done)
     return done
 
 
@@ -77,7 +89,9 @@ def _take_record(record: Record, source: RunDir, into: RunDir, done: Merged) -> 
     done.added.append(record.key)
 
 
-def _take_row(row: AttackRecord | AuditRecord, source: RunDir, into: RunDir, known: set[str], done: Merged) -> None:
+def _take_row(
+    row: AttackRecord | AuditRecord, source: RunDir, into: RunDir, known: Container[str], done: Merged
+) -> None:
     before = into.read_attack(row.key) if isinstance(row, AttackRecord) else into.read_audit(row.key)
     same = before is not None and content_of(before) == content_of(row)
     if before is not None and (same or not (before.failure and not row.failure)):

@@ -324,6 +324,12 @@ class RunDir:
         folder = self.attacks_path if isinstance(row, AttackRecord) else self.audits_path
         write_atomic(folder / f"{row.key}.json", row.to_json().encode())
 
+    def forget_attacks(self, student: str) -> None:
+        """Delete the attacks on a `student` that another one replaces, and their pictures."""
+        for path in listed(self.attacks_path):
+            if path.name.startswith(f"{student}--"):
+                path.unlink(missing_ok=True)
+
     def read_attack(self, key: str) -> AttackRecord | None:
         """Return the attack `key`; None if it is missing or damaged; raise BenchError if the system cannot read it."""
         return self._read_row(self.attacks_path / f"{key}.json", AttackRecord)

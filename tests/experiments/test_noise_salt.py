@@ -90,6 +90,17 @@ def test_each_run_draws_its_own_noise_which_its_record_repeats(tmp_path: Path) -
     assert (command_of(first)[0] or "").endswith(f"--noise-salt {first.noise_salt}")
 
 
+def test_a_record_with_other_noise_does_not_count_as_repeated(tmp_path: Path) -> None:
+    words = ["run", "-m", "scatter-linear", "-d", "digits", "-e", 10, "-p", "tiny", "-o", tmp_path, "--noise-salt"]
+    assert bench(*words, "a" * 64).returncode == 0
+    assert "1 of 1 cell is done already" in bench(*words, "a" * 64).stderr
+    for other in ("b" * 64, "none"):
+        done = bench(*words, other)
+        assert done.returncode == 2
+        assert f"with other noise, so --noise-salt {other} would not be used" in " ".join(done.stderr.split())
+    assert bench(*words, "random").returncode == 0
+
+
 def test_without_a_salt_seed_and_key_make_the_noise(tmp_path: Path) -> None:
     first, second = ran(tmp_path / "a", noise_salt="none"), ran(tmp_path / "b", noise_salt="none")
     assert first.noise_salt is None

@@ -16,8 +16,10 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, PrivacyUnit, PrivateData, PublicData, PublicKind, Released
 from bench.evaluation.audit.canaries import CanaryPlan, draw_canaries
-from bench.evaluation.audit.canary_runs import train_shadow_run
+from bench.evaluation.audit.canary_runs import train_shadow_run, train_shadow_student
 from bench.evaluation.check.noninterference import check_method
+from bench.experiments import run
+from bench.experiments.calibration_cache import artefact_program
 from bench.experiments.release import load_released
 from bench.experiments.run import make_shard, run_cell
 from bench.models.build import make_student
@@ -26,6 +28,7 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import predict
 from helpers.one_teacher import OneTeacher, one_cell
+from helpers.site import attack
 
 drawn: list[float] = []
 """What shards drew, in their order."""
@@ -78,6 +81,58 @@ def test_what_a_shadow_run_draws_from_global_generators_is_repeated(tmp_path: Pa
             disturb(number)
             released.append(train_shadow_run(cell, canaries, 0, material, context).released.student.state_dict())
     assert all(torch.equal(tensor, released[1][name]) for name, tensor in released[0].items())
+
+
+class NoisyTeacher(OneTeacher):
+    """Caches a teacher drawn from its streams; its student is the teacher plus the ledger's noise."""
+
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        student, options = make_student("softmax_regression", private.facts, context.streams.torch("start"))
+        weight = next(student.parameters()).data
+
+        def teacher() -> dict[str, np.ndarray]:
+            return {"weight": context.streams.numpy("teacher").standard_normal(weight.shape)}
+
+        noise = ledger.gaussian(np.zeros(weight.shape), sensitivity=1.0, noise_multiplier=0.01)
+        made = context.cache.get("teacher", {"seed": context.streams.seed}, teacher)["weight"]
+        weight.copy_(torch.from_numpy(made + noise))
+        return Released(student, "softmax_regression", options)
+
+
+def test_shadow_students_share_no_teacher(tmp_path: Path) -> None:
+    with one_cell(tmp_path, method=NoisyTeacher) as (cell, _, source):
+        context = Context(torch.device("cpu"), Streams(0), Cache(tmp_path / "cache", {}), Progress())
+        material = source.material(cell.dataset)
+        weights = [
+            next(train_shadow_student(cell, material, index, seed, context)[0].student.parameters()).detach()
+            for index, seed in ((0, 0), (1, 0), (0, 1), (0, 0))
+        ]
+    apart = [float((weights[0] - other).abs().mean()) for other in weights[1:]]
+    assert min(apart[:2]) > 0.5, "another teacher, not the same one with other noise"
+    assert apart[2] == 0
+
+
+def test_attacks_on_replaced_weights_are_deleted(tmp_path: Path) -> None:
+    with one_cell(tmp_path, method=NoisyTeacher) as (cell, run_dir, source):
+        first = run_cell(cell, run_dir, source, Progress())
+        for student in (cell.key, "another"):
+            run_dir.write_row(attack(student))
+        assert first.noise_salt is not None
+        run_cell(cell, run_dir, source, Progress(), noise_salt=first.noise_salt)
+        assert {row.student for row in run_dir.read_attacks()[0]} == {cell.key, "another"}
+        run_cell(cell, run_dir, source, Progress())
+        assert {row.student for row in run_dir.read_attacks()[0]} == {"another"}
+
+
+def test_another_version_of_the_program_makes_its_own_artefacts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with one_cell(tmp_path, method=NoisyTeacher) as (cell, run_dir, source):
+        found = []
+        for program in (artefact_program(), artefact_program(), "another"):
+            monkeypatch.setattr(run, "artefact_program", lambda program=program: program)
+            found.append(run_cell(cell, run_dir, source, Progress()).provenance.artefacts["teacher"])
+    assert found == [(1, 0), (0, 1), (1, 0)]
 
 
 class Reader(OneTeacher):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bench.core.config import Grid, Preset
+from bench.core.errors import BenchError
+from bench.core.options import ONE_CPU
 from bench.core.progress import Progress
-from bench.launchers import hooks
+from bench.launchers import grid, hooks
 from bench.launchers.hooks import at_end, hooked
 from bench.launchers.settings import Cluster
 from bench.launchers.worker import Outcome
@@ -61,6 +66,25 @@ def test_a_command_that_fails_or_hangs_is_told_and_fails_nothing(
     assert said.lines[0] == "on_record ended with status 3: no such tracker"
     assert said.lines[1].startswith("on_end did not finish: ")
     assert "timed out" in said.lines[1]
+
+
+def test_a_command_may_leave_something_in_the_background(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    at_end(Outcome(), Cluster(on_end="sleep 30 & echo started"), RunDir(tmp_path).create(), Said())
+    assert time.monotonic() - begin < 20
+
+
+def test_the_command_at_the_end_runs_after_an_error_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(*_: object, done: Callable[[Record], None], **__: object) -> Outcome:
+        done(record(key="a"))
+        raise BenchError("the workers keep dying.")
+
+    monkeypatch.setattr(grid, "execute", execute)
+    asked = Grid(("nonprivate",), ("digits",), (1.0,), (0, 1, 2), Preset.TINY)
+    settings = Cluster(on_end=f"echo $BENCH_DONE $BENCH_FAILED $BENCH_LEFT > {tmp_path}/log")
+    with pytest.raises(BenchError, match="keep dying"):
+        grid.run_grid(asked, tmp_path / "runs", Progress(), settings, ONE_CPU)
+    assert (tmp_path / "log").read_text() == "1 0 2\n"
 
 
 def test_a_run_runs_them(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from bench.results.run_dir import RunDir
 from helpers.commands import bench
 from helpers.pairs import pair_audit
 from helpers.records import record
+from helpers.site import attack
 
 WEIGHTS = b"weights"
 
@@ -95,6 +96,30 @@ def test_a_row_without_its_files_is_left_out(runs: tuple[RunDir, RunDir, RunDir]
     assert "outside" in reasons[outside.key]
     assert "no record of its student" in reasons["not-here--audit-1"]
     assert not into.read_records().found
+
+
+def test_an_attack_on_other_weights_is_left_out(runs: tuple[RunDir, RunDir, RunDir]) -> None:
+    first, second, into = runs
+    here, same = put(into, record(seed=0)), put(first, record(seed=1))
+    there = record(seed=0).model_copy(update={"noise_salt": "5" * 64})
+    there = there.model_copy(update={"student": here.student.model_copy(update={"sha256": "0" * 64})})
+    second.create().write_record(there)
+    second.write_row(attack(here.key))
+    first.write_row(attack(same.key))
+    done = merge([first, second], into)
+    assert [row.student for row in into.read_attacks()[0]] == [same.key]
+    assert f"{attack(here.key).key}: it attacked another student than the one that is there." in done.left_out
+
+
+def test_a_cell_that_runs_in_the_target_is_left_alone(runs: tuple[RunDir, RunDir, RunDir]) -> None:
+    first, _, into = runs
+    row = put(first, record(seed=0))
+    held = into.create().claim(row.key)
+    assert held is not None
+    with held:
+        assert merge([first], into).left_out == [f"{row.key}: it is running in {into.path}."]
+        assert into.read_record(row.key) is None
+    assert merge([first], into).added == [row.key]
 
 
 def test_the_command_says_what_it_did(runs: tuple[RunDir, RunDir, RunDir]) -> None:

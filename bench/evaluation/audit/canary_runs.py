@@ -124,13 +124,14 @@ def train_shadow_student(
     depends = {
         "method": [cell.method, METHODS.get(cell.method).version], "config": as_dict(cell.config), "index": index,
         "seed": seed, "delta": cell.delta, "noise": cell.noise.value, "precision": cell.precision.value,
-        "device": context.device.type,
+        "device": context.device.type, "version": 2,
     }  # fmt: skip
 
     def make() -> Arrays:
         salt = new_salt()
+        cache = context.cache.child(shadow=[seed, index])  # teachers of its own
         inner = dataclasses.replace(
-            context, streams=Streams(cell.seed, f"shadow-{seed}-{index}/"), cell=cell_token(cell, salt),
+            context, streams=Streams(cell.seed, f"shadow-{seed}-{index}/"), cache=cache, cell=cell_token(cell, salt),
             precision=cell.precision.value,
         )  # fmt: skip
         return _pack(*_train(cell, material.private, material, inner, noise_of(cell, salt), noiseless=False))
