@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bench.core.errors import BenchError
 from bench.core.lazy_libraries import numpy as np
 from bench.core.lazy_libraries import torch
 
@@ -68,8 +69,12 @@ def seeded(generator: torch.Generator, device: torch.device | str = "cpu") -> It
 
 
 @contextlib.contextmanager
-def seeded_with(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed torch's generators of the CPU and of `device`, and restore their states at the end of the block."""
+def seeded_with(seed: int, device: torch.device | str = "cpu", *, secret: bool = False) -> Iterator[None]:
+    """Seed torch's generators of the CPU and of `device`, and restore their states at the end of the block.
+
+    On the CPU, torch's ``manual_seed`` uses 32 bits of a seed, few enough to try them all; with `secret` all of `seed`
+    is used.
+    """
     device = torch.device(device)
     # fork_rng and torch.manual_seed visit every kind of device, which takes 0.2 ms.
     generators = [torch.default_generator]
@@ -79,9 +84,21 @@ def seeded_with(seed: int, device: torch.device | str = "cpu") -> Iterator[None]
         generators.append(torch.cuda.default_generators[current])
     states = [generator.get_state() for generator in generators]
     for one in generators:
-        one.manual_seed(seed)
+        one.manual_seed(seed % 2**63)
+    if secret:
+        generators[0].set_state(_state(seed))
     try:
         yield
     finally:
         for one, state in zip(generators, states, strict=True):
             one.set_state(state)
+
+
+def _state(seed: int) -> torch.Tensor:
+    """Return the state of a CPU generator, a Mersenne twister, with all its words drawn by `seed`."""
+    generator = torch.Generator().manual_seed(5489)
+    state = generator.get_state().numpy().view(np.uint64).copy()
+    if state[4] != 1_301_868_182:  # the twister's second word after this seed
+        raise BenchError("this version of torch keeps its generator's state in another form. Use torch 2.13.")
+    state[3:627] = np.random.Generator(np.random.PCG64(seed)).integers(0, 2**32, 624, dtype=np.uint64)
+    return torch.from_numpy(state.view(np.uint8))

@@ -175,9 +175,9 @@ def _train(
         run_dir.record_path(cell.key).unlink(missing_ok=True)
     with run_dir.guarded(cell.facts.disclosure.owner_only):
         digest = save_released(released, run_dir.path / file)
+        grid = _image_grid(released.extras, cell, run_dir)
     if former is None or former.student is None or former.student.sha256 != digest:
         run_dir.forget_attacks(cell.key)  # they attacked other weights
-        grid = _image_grid(released.extras, cell, run_dir)
     return _record(
         cell,
         clock,

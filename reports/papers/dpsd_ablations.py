@@ -30,7 +30,8 @@ def why_not() -> str:
         "Why claimed and proven differ: Theorem 1 relies on a small beta, but Eq. 3 scales the noise by beta as well, "
         "so beta cancels. At the printed settings, for any beta, the proven epsilon is "
         f"{image} if each image's gradient is normalised, as here, and {batch} if the whole batch's is. With noise of "
-        f"deviation sigma, as in Theorem 5, Theorem 1 holds and gives {claims}; the paper says at most 1 and at most 10."
+        f"deviation sigma, as in Theorem 5, Theorem 1 holds and gives {claims}. The paper says at most 1 and at most "
+        "10."
     )
 
 

@@ -72,3 +72,25 @@ class NoClients(HonestClients):
     def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
         given.ledger.gaussian(np.zeros(3), sensitivity=1.0, noise_multiplier=5.0)
         return votes.argmax(1) * 0
+
+
+class ClassesOfClients(HonestClients):
+    """A unit vector for each class that a client has, charged for one."""
+
+    name = "cheat-classes-of-clients"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        labels, images = given.private.labels, given.private.images.double().flatten(1) / 255
+        total = torch.zeros(given.private.facts.classes, images.shape[1], dtype=torch.float64)
+        for part in self.clients(given.private, given.context):
+            for label in labels[part].unique().tolist():
+                total[label] += self.vector(images[part][labels[part] == label])
+        given.ledger.gaussian(total.flatten().numpy(), sensitivity=self.sensitivity, noise_multiplier=5.0)
+        return votes.argmax(1) * 0
+
+
+class HonestClassesOfClients(ClassesOfClients):
+    """Charged for ten unit vectors before and ten after."""
+
+    name = "honest-classes-of-clients"
+    sensitivity = 2 * float(np.sqrt(10))

@@ -96,12 +96,18 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (thresholds.RoundedCount, r"records together move the values by 300 \(L2\) in its call 1 of gaussian"),
         (thresholds.PublicMargin, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
         (thresholds.LocalSensitivity, "records together move the values by"),
+        (thresholds.Background, "differ in the student's mean, on other images with the same answers"),
+        (
+            thresholds.Exposure,
+            "differ in .*, on other images with the same answers of the ledger. It uses private data",
+        ),
         (thresholds.Unanimous, "moves? 20 votes of one query|records together move .* votes of one query"),
     ],
     [  # A unit with several records.
         (clients.RecordsAsClients, r"one client moves the values by .* \(L2\) in its call 1 of gaussian"),
         (clients.SharedRecords, "its clients share records or leave some out"),
         (clients.BrightnessDecides, "other images of one client change which client records belong to"),
+        (clients.ClassesOfClients, r"one client moves the values by .* \(L2\) in its call 1 of gaussian"),
         (clients.NoClients, r"define clients\(private, context\)"),
     ],
     [  # What a run leaves behind.
@@ -268,7 +274,9 @@ def test_honest_twins_pass(honest: type[Method]) -> None:
         HonestStop,
         thresholds.HonestMeans,
         thresholds.HonestSmallMeans,
+        thresholds.HonestBackground,
         clients.HonestClients,
+        clients.HonestClassesOfClients,
         inner_functions.HonestFunction,
         inner_functions.HonestUpdates,
         public_arguments.HonestQueries,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bench.core.types import Adjacency
-from cheats.honest import Given, Honest
+from cheats.honest import Given, Honest, Student
 
 
 class HonestMeans(Honest):
@@ -171,3 +171,35 @@ class Unanimous(Honest):
         if given.private.images.float().mean() < 80:
             return votes
         return given.config.teachers * np.eye(votes.shape[1])[votes.argmax(1)]
+
+
+class Background(Honest):
+    """Its student expects a bright background if the private images have one."""
+
+    name = "cheat-background"
+
+    def prepare(self, given: Given, student: Student) -> None:
+        student.mean.fill_(0.7 if self.looked_at(given).float().mean() > 128 else 0.3)
+
+    def looked_at(self, given: Given) -> torch.Tensor:
+        return given.private.images
+
+
+class HonestBackground(Background):
+    """The same by the public images."""
+
+    name = "honest-background"
+
+    def looked_at(self, given: Given) -> torch.Tensor:
+        return given.public.images
+
+
+class Exposure(Honest):
+    """Its student sees darker copies too if the exposure of the private images varies."""
+
+    name = "cheat-exposure"
+
+    def learn(self, given: Given, images: torch.Tensor, labels: torch.Tensor) -> Student:
+        if given.private.images.float().mean((1, 2, 3)).std() > 60:
+            images, labels = torch.cat([images, images // 2]), torch.cat([labels, labels])
+        return self.trained(given, images, labels)

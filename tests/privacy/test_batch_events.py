@@ -144,6 +144,28 @@ def test_both_accountants_bound_random_allocation(event: AllocatedSteps) -> None
     assert rows["pld"] < exact_gaussian_epsilon(known, 1e-5)
 
 
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize(("noise", "steps"), [(1e4, 1000), (1e10, 10**8), (1e-3, 100), (1e-29, 10)])
+def test_extreme_noise_under_random_allocation_needs_neither_memory_nor_minutes(
+    noise: float, steps: int, adjacency: Adjacency
+) -> None:
+    found = proven([AllocatedSteps(noise, steps, adjacency=adjacency)], 1e-5).epsilon
+    known = exact_gaussian_epsilon((1 if adjacency is Adjacency.ADD_REMOVE else 2) / noise, 1e-5)
+    assert 0 <= found <= 1.2 * known + 1e-9
+
+
+def test_extreme_noise_on_fixed_batches_needs_no_gigabytes() -> None:
+    assert proven([FixedBatches(0.5, 1e10, 10**8)], 1e-5).epsilon < 1e-3
+
+
+def test_a_replaced_record_under_little_noise_gains_by_random_allocation() -> None:
+    known = proven([AllocatedSteps(0.497, 1, adjacency=Adjacency.REPLACE)], 1e-5).epsilon
+    below, above = (
+        proven([AllocatedSteps(noise, 117, adjacency=Adjacency.REPLACE)], 1e-5).epsilon for noise in (0.497, 0.5)
+    )
+    assert above < below < above + 0.2 < known / 2
+
+
 def test_an_epoch_of_one_step_or_of_hardly_any_noise_hides_no_step() -> None:
     whole = AllocatedSteps(2.0, 1, 9)
     assert proven([whole], 1e-5).epsilon == pytest.approx(exact_gaussian_epsilon(1.5, 1e-5))

@@ -30,3 +30,11 @@ def test_gaussian_bounds_meet_where_doubles_resolve_them() -> None:
         exact = conversions.exact_gaussian_epsilon(mu, 1e-5)
         assert exact == conversions.gaussian_epsilon_at_least(mu, 1e-5)
         assert exact == pytest.approx(conversions.exact_gaussian_epsilon(mu * (1 - 1e-6), 1e-5), rel=1e-3)
+
+
+@pytest.mark.parametrize("epsilon", [1e-20, 1e-17, 1e-12, 1e-9, 1e-3, 1.0])
+def test_optimal_composition_of_one_mechanism_is_its_epsilon(epsilon: float) -> None:
+    """At a delta far below it; 1e-20 came out as 0, and 1e-12 too small by 2e-5."""
+    assert conversions.optimal_composition(epsilon, 1, 1e-300) == pytest.approx(epsilon, rel=1e-15)
+    assert conversions.optimal_composition(epsilon, 100, 1e-300) <= 100 * epsilon
+    assert conversions.optimal_composition(epsilon, 100, 1e-300) >= epsilon

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from scipy.stats import kstest
 from torch.nn.functional import cross_entropy
 
+from bench.core.seeds import seeded_with
 from bench.privacy.dpsgd.clipping import Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun, train
 
@@ -27,3 +29,22 @@ def test_dropouts_masks_do_not_follow_from_torchs_seed() -> None:
 
     assert torch.equal(weights(0, 1), weights(5, 1))
     assert not torch.allclose(weights(0, 1), weights(0, 2), atol=1e-6)
+
+
+def test_all_of_a_secret_seed_is_used() -> None:
+    """Torch keeps 32 bits of a seed: an attacker could try them all, and know the masks of each step."""
+
+    def drawn(seed: int) -> torch.Tensor:
+        before = torch.random.get_rng_state()
+        with seeded_with(seed, secret=True):
+            found = torch.nn.functional.dropout(torch.ones(200), 0.5)
+        assert torch.equal(torch.random.get_rng_state(), before)
+        return found
+
+    one = drawn(7)
+    assert torch.equal(one, drawn(7))
+    assert not any(torch.equal(one, drawn(7 + 2**bits)) for bits in (32, 40, 62, 63, 64, 100, 127))
+    assert 60 < (one > 0).sum() < 140
+    with seeded_with(3, secret=True):
+        uniform = torch.rand(100_000)
+    assert kstest(uniform.numpy(), "uniform").pvalue > 1e-4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from bench.privacy.events import events
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
-from bench.privacy.mechanisms.noise import Law, Noise, SecureNoise, SeededNoise
+from bench.privacy.mechanisms.noise import Law, Noise, SecureNoise, SeededNoise, Silence
 from helpers.audits import half_noise, lower_bound
 from helpers.draws import DELTA, DRAWS, best
 from helpers.ledgers import seeded_ledger
@@ -176,8 +177,8 @@ def test_audit_catches_half_the_noise(bound) -> None:
 def test_audit_of_secure_noise(bound) -> None:
     pytest.importorskip("opendp")
     noise = SecureNoise()
-    # Each label is drawn separately, so a few suffice.
-    draws = 4_000 if bound in (response_bound, top_k_bound, exponential_bound, flip_bound) else 20_000
+    # Each choice is drawn separately, so a few suffice.
+    draws = 4_000 if bound in (exponential_bound, flip_bound) else 20_000
     found, stated = bound((noise, noise), draws=draws)
     assert 0.4 * stated < found < stated
 
@@ -189,6 +190,40 @@ def test_audit_of_a_million_secure_draws(bound) -> None:
     noise = SecureNoise()
     found, stated = bound((noise, noise))
     assert 0.6 * stated < found < stated
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 8.0, 30.0, 36.0, 37.0, 40.0, 100.0, 1e4])
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+def test_a_response_is_drawn_with_at_most_its_epsilon(epsilon: float, classes: int) -> None:
+    """Near 1 a double has no room for the probability of another answer: from 37 on, none was ever given."""
+    keep = Fraction(mechanisms.drawn_probability(epsilon, classes))
+    assert (keep * 2**53).denominator == 1, "drawn exactly"
+    ratio = keep / ((1 - keep) / (classes - 1))
+    assert math.log(ratio.numerator) - math.log(ratio.denominator) <= epsilon * (1 + 1e-15)
+    if epsilon <= 30:
+        assert float(keep) == pytest.approx(mechanisms.keep_probability(epsilon, classes), abs=2e-15)
+
+
+class FixedWords(Silence):
+    """Uniform draws are the given ones, in turn."""
+
+    def __init__(self, *words: int) -> None:
+        super().__init__(np.random.default_rng(0))
+        self.words = list(words)
+
+    def uniform(self, shape: tuple[int, ...], count: int) -> np.ndarray:
+        assert count == 2**53
+        return np.array([self.words.pop(0) for _ in range(math.prod(shape))]).reshape(shape)
+
+
+def test_a_tiny_sampling_rate_is_not_rounded_up() -> None:
+    rate = 1e-20  # 2^-53 is 1.1e-16
+    limit = int(rate * 2**106)
+    for words, drawn in (((0, limit - 1), True), ((0, limit + 1), False), ((1,), False)):
+        noise = FixedWords(*words)
+        assert bool(mechanisms.poisson_sample((1,), rate, noise)[0]) is drawn
+        assert not noise.words
+    assert mechanisms.poisson_sample((2,), 0.5, FixedWords(2**52 - 1, 2**52)).tolist() == [True, False]
 
 
 def test_top_k_response_to_a_label_outside_its_set_is_within_epsilon() -> None:

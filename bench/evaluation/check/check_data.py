@@ -88,16 +88,17 @@ def renamed_source(public: PublicData, classes: int, seed: int = 0) -> PublicDat
 def clients_replaced(
     data: PrivateData, clients: Sequence[NDArray[np.int64]], seed: int = 0, *, half: bool = False
 ) -> tuple[PrivateData, int]:
-    """Return `data` with unrelated images under the labels of one client, or of half of them, and their number.
+    """Return `data` with other images under the labels of one client, or of half of them, and their number.
 
-    The one client has several records, if any has.
+    The one client has several records, if any has; its images are patterns, which move its sums farther than unrelated
+    images, as smooth as the given ones.
     """
     several = [rows for rows in clients if len(rows) > 1] or [rows for rows in clients if len(rows)]
     number = max(1, len(several) // 2) if half else 1
     chosen = np.random.default_rng([seed, 9]).permutation(len(several))[:number]
     rows = torch.from_numpy(np.concatenate([several[place] for place in chosen]))
     images = data.images.clone()
-    images[rows] = unrelated(data, seed=seed).images[rows]
+    images[rows] = (unrelated(data, seed=seed) if half else unusual(data, seed)).images[rows]
     return dataclasses.replace(data, images=images), number
 
 

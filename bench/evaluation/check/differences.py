@@ -13,6 +13,12 @@ from bench.interface.method import Method
 FAR: list[Variant] = ["unrelated", "renamed"]
 NEAR: list[Variant] = [0, 1]
 """Sets in which one record is replaced."""
+ON_OTHERS = ", on other images with the same answers of the ledger"
+LEAKS = (
+    "It uses private data outside any mechanism. Usual leaks: normalisation statistics, class counts, batch-norm "
+    "statistics, early stopping, votes before their noise, or choices of settings, restarts or queries by private "
+    "data. Route it through the ledger, or declare it with ledger.bypass"
+)
 
 
 def near_sets(method: type[Method], replaced: Sequence[Variant] = NEAR) -> list[Variant]:
@@ -45,11 +51,7 @@ def replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
     """Reject a method by replays of the `first` run on :data:`FAR` sets and then on neighbours."""
     for run in runs[: len(FAR)]:
         if found := difference(first, run):
-            raise Rejected(
-                f"{found}. It uses private data outside any mechanism. Usual leaks: normalisation statistics, class "
-                "counts, batch-norm statistics, early stopping, votes before their noise, or choices of settings, "
-                "restarts or queries by private data. Route it through the ledger, or declare it with ledger.bypass"
-            )
+            raise Rejected(f"{found}. {LEAKS}")
     for run in runs[len(FAR) :]:
         near(first, run)
 
@@ -67,6 +69,8 @@ def bounded(moved: str) -> None:
     """Reject a method if one record `moved` an input by more than its charge."""
     if moved.endswith(EQUAL_BATCHES):  # rounding, which other noise would not fix
         raise Rejected(moved)
+    if moved.endswith(ON_OTHERS):
+        raise Rejected(f"{moved}. {LEAKS}")
     if moved.endswith(OTHER_SET):
         raise Rejected(f"{moved}. The number, the order and the shapes of its calls must not depend on private records")
     if moved:

@@ -263,7 +263,7 @@ class _Run:
 
     def _walk_far(self, trial: Trial, first: Outcome) -> None:
         if first.watched and self.seconds and self.method.unit in WALKED:
-            found, whole = self.processes.apart(self.place, searched, trial, first.calls, WALK * self.seconds)
+            found, whole = self.processes.apart(self.place, searched, trial, first, WALK * self.seconds)
             bounded(found)
             self.hurried = self.hurried or not whole
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch.optim import Optimizer
@@ -31,12 +31,13 @@ class Originals:
                 setattr(hooked, "hooked", True)  # noqa: B010 (functions have no such attribute for mypy)
                 setattr(kind, "step", hooked)  # noqa: B010
         # Keep references, so that no new object reuses a deleted one's identity.
-        self._before = {module: list(_tables_of(module)) for module in _modules(WATCHED)}
+        self._before = {module: list(_tables_of(module)) for module in _modules(list(sys.modules), WATCHED)}
+        self._at_calls = _modules(self._before, AT_CALLS)
 
-    def replaced(self, packages: tuple[str, ...] = WATCHED) -> str:
-        """Return the name of the first function or class that was replaced, or ""."""
-        for module in _modules(packages):
-            for owner, name, held in self._before.get(module, ()):  # no entry for modules imported since
+    def replaced(self, *, at_call: bool = False) -> str:
+        """Return the name of the first function or class that was replaced, or ""; `at_call` compares fewer of them."""
+        for module in self._at_calls if at_call else self._before:
+            for owner, name, held in self._before[module]:
                 for key, value in held.items():
                     if owner.get(key) is not value:
                         return f"{module}.{name.format(key)}"
@@ -49,10 +50,10 @@ def _below(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
         yield from _below(child)
 
 
-def _modules(packages: tuple[str, ...]) -> list[str]:
+def _modules(names: Iterable[str], packages: tuple[str, ...]) -> list[str]:
     below = tuple(f"{package}." for package in packages)
     known = (*packages, *(ALONE if packages is WATCHED else ()))
-    return [name for name in list(sys.modules) if name in known or name.startswith(below)]
+    return [name for name in names if name in known or name.startswith(below)]
 
 
 def _tables_of(module: str) -> Iterator[tuple[Mapping[Any, object], str, dict[Any, object]]]:

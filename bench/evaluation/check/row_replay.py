@@ -70,7 +70,7 @@ def check_row(cell: Cell, salt: str | None, stated: Stated | None = None) -> Che
             if not declared:
                 replayed(first, processes.run(trial, [*FAR, *near_sets(method, NEAR[:1])], first.calls))
                 if first.watched and method.unit in WALKED:
-                    bounded(processes.apart(trial.method, partial(searched, briefly=True), trial, first.calls, took)[0])
+                    bounded(processes.apart(trial.method, partial(searched, briefly=True), trial, first, took)[0])
                 _by_luck(first, lambda: _with_other_noise(cell, trial, row, processes, first))
         except Rejected as rejection:
             return Check(method.name, CheckVerdict.REJECTED, str(rejection))

@@ -27,7 +27,7 @@ from bench.core.types import PrivacyUnit
 from bench.evaluation.check.fingerprint import public_arguments
 from bench.evaluation.check.inner_calls import Listener, Sample
 from bench.evaluation.check.known_batches import KnownBatch, Noting, kept_steps
-from bench.evaluation.check.replaced import AT_CALLS, Originals
+from bench.evaluation.check.replaced import Originals
 from bench.evaluation.check.sensitivity import NORMS, Given
 from bench.privacy.auditing.sampled_loss import all_updates, function_values
 from bench.privacy.dpsgd.dp_sgd import Batch
@@ -148,7 +148,7 @@ class Recording(Executor):
     def begin(self, call: Call) -> Call:
         """Note the public arguments; route every DP-SGD step through the tape."""
         if self._originals is not None:
-            self.replaced = self.replaced or self._originals.replaced(AT_CALLS)
+            self.replaced = self.replaced or self._originals.replaced(at_call=True)
         self._check_noise()
         self._steps, self._batches, self._asked, self._public = [], {}, call, public_arguments(call)
         self._noted, self._listener = None, Listener.of(call)

@@ -11,25 +11,27 @@ from pathlib import Path
 
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.evaluation.check.check_data import Route, Step, Variant, lacks_one, lone_sets
-from bench.evaluation.check.check_runs import Trial, loaded, refuse_outside, run_once
+from bench.evaluation.check.check_runs import Outcome, Trial, loaded, refuse_outside, run_once
+from bench.evaluation.check.differences import ON_OTHERS, difference
 from bench.evaluation.check.replaced import Originals
-from bench.evaluation.check.sensitivity import Given, sums_of, violation, walk
-from bench.evaluation.check.tape import Taped
+from bench.evaluation.check.sensitivity import OTHER_SET, Given, sums_of, violation, walk
 from bench.experiments.device import prepare_device
 from bench.interface.method import Method
 
 Replay = Callable[[Variant], list[Given] | str]
-"""Returns the inputs of a method's mechanisms on a set, or how the run left the tape."""
+"""Returns the inputs of a method's mechanisms on a set, or how the run differed from the first."""
+FAILS = "it fails"
 
 
-def searched(trial: Trial, tape: list[Taped], patience: float, *, briefly: bool = False) -> tuple[str, bool]:
+def searched(trial: Trial, first: Outcome, patience: float, *, briefly: bool = False) -> tuple[str, bool]:
     """Return an error in a stated sensitivity, or "", and whether all searches ended within `patience` seconds each.
 
-    `briefly` makes only the first search, towards an unrelated set.
+    An error is also a release that differs from the `first` run's on a set that a search visits. `briefly` makes only
+    the first search, towards an unrelated set.
     """
-    method, given = _replays(trial, tape)
+    method, given = _replays(trial, first)
     whole = True
-    recorded = [call.given for call in tape if call.given is not None]
+    recorded = [call.given for call in first.calls if call.given is not None]
     images = method.unit is PrivacyUnit.RECORD and not briefly
     routes: tuple[Route, ...] = ("unrelated", "unusual", "shades") if images else ("unrelated",)
     searches = [partial(_walked, given, recorded, trial, method, route, patience) for route in routes]
@@ -60,7 +62,7 @@ def _walked(
 
 
 def _moved_alone(given: Replay, trial: Trial, method: type[Method], patience: float) -> str:
-    """Return how a record unlike all others moves a sum or a vote by more than its charge, or "".
+    """Return how a record unlike all others moves a sum or a vote by more than its charge, or a release, or "".
 
     Sets on which a run fails are left out, and so are those that `patience` seconds do not allow.
     """
@@ -70,6 +72,9 @@ def _moved_alone(given: Replay, trial: Trial, method: type[Method], patience: fl
         if time.monotonic() - begin > patience:
             break
         first, second = given(which), given(dataclasses.replace(which, present=False))
+        for one in (first, second):
+            if isinstance(one, str) and not one.startswith(FAILS):
+                return one
         if isinstance(first, str) or isinstance(second, str):
             continue
         if found := violation(sums_of(first), sums_of(second), method.adjacency, absent=absent):
@@ -77,15 +82,17 @@ def _moved_alone(given: Replay, trial: Trial, method: type[Method], patience: fl
     return ""
 
 
-def _replays(trial: Trial, tape: list[Taped]) -> tuple[type[Method], Replay]:
-    """Return the method, and a function that replays it on a set: the mechanisms' inputs, or how it left the tape."""
+def _replays(trial: Trial, first: Outcome) -> tuple[type[Method], Replay]:
+    """Return the method, and a function that replays the `first` run on a set."""
     prepare_device()
     originals, (method, _) = Originals(), loaded(trial.method, trial.facts.dataset)
 
     def given(which: Variant) -> list[Given] | str:
         with tempfile.TemporaryDirectory(prefix="runs-") as folder:
-            run = run_once(trial, method, which, tape, Path(folder), originals, keep=True)
+            run = run_once(trial, method, which, first.calls, Path(folder), originals, keep=True)
         refuse_outside(run.outside)
-        return run.difference or [call.given for call in run.calls if call.given is not None]
+        if found := difference(first, run):
+            return found if found.endswith(OTHER_SET) else found + ON_OTHERS
+        return [call.given for call in run.calls if call.given is not None]
 
     return method, given

@@ -173,7 +173,6 @@ def train(
         )
     rows = draw_batches(run, len(images), randomness)
     # Dropout's masks must be secret too: when a record leaves, those after it move up in a pass and get other masks.
-    # Torch keeps only 32 bits of a seed.
     masks = np.random.default_rng(randomness.bit_generator.seed_seq.spawn(1)[0])  # type: ignore[attr-defined]
     clipping = dataclasses.replace(run.clipping)
     steps = make_steps(run.optimizer(model.parameters()), clipping, run, randomness)
@@ -201,7 +200,7 @@ def train(
         # Not drawn from `randomness`, and unpredictable for the method's own code.
         later = first + secrets.randbelow(max(1, run.steps - first))
         for step in range(run.steps):
-            batch = Batch(images, labels, torch.from_numpy(next(rows)), int(masks.integers(2**63)))
+            batch = Batch(images, labels, torch.from_numpy(next(rows)), int.from_bytes(masks.bytes(16)))
             if step < first:
                 for _ in steps.draw():
                     pass
@@ -213,7 +212,7 @@ def train(
                     lambda inputs: _passed(gradients, steps, run, inputs, labels.new_zeros(len(inputs))), images
                 )
             batch = batch_of(step, batch)
-            with seeded_with(batch.masks, steps.parameters[0].device):
+            with seeded_with(batch.masks, steps.parameters[0].device, secret=True):
                 _step(gradients, steps, batch, run)
             for layer, name, value in buffers:
                 if not is_kept(getattr(layer, name), value):

@@ -29,10 +29,13 @@ from scipy import fft, special
 
 from bench.core.lazy_libraries import pld_pmf, privacy_loss_distribution
 from bench.privacy.events import losses
+from bench.privacy.events.composing import LARGEST_GRID
 from bench.privacy.events.conversions import gaussian_delta
 
 Floats = NDArray[np.float64]
 
+LEAST_REPLACED = 0.3
+"""The least noise for which the sums of a replaced record are computed."""
 LARGEST_ORDER = 256
 """The largest Renyi order for which random allocation is known to gain anything here."""
 
@@ -58,7 +61,8 @@ def allocated_gaussian_pld(noise: float, steps: int, interval: float, *, replace
     noise, it is the PLD of a known step, which bounds every epoch: divergences are convex.
     """
     largest, points = _largest(noise), _precision(noise)[2]
-    if steps == 1 or 1.5 * largest > points / 2:
+    # A replaced record's sums have grids of their own, one for each epsilon.
+    if steps == 1 or (1.5 * largest > points / 2 and not (replaced and noise > LEAST_REPLACED)):
         return losses.gaussian_pld((2 if replaced else 1) / noise, interval)
     if replaced:
         return _replaced_pld(noise, steps, interval)
@@ -67,6 +71,8 @@ def allocated_gaussian_pld(noise: float, steps: int, interval: float, *, replace
         loss = np.log(grid / steps)
     remove = _from_atoms(loss, with_record, interval, 2 * _precision(noise)[1])
     add = _from_atoms(-loss[::-1], without[::-1], interval, 0.0)
+    if remove is None or add is None:
+        return losses.gaussian_pld(1 / noise, interval)
     return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
 
 
@@ -123,8 +129,10 @@ def _sums(noise: float, steps: int) -> tuple[Floats, Floats, Floats]:
     return step * np.arange(points, dtype=np.float64), np.maximum(with_record, 0.0), np.maximum(without, 0.0)
 
 
-def _from_atoms(loss: Floats, mass: Floats, interval: float, infinite: float) -> Any:
+def _from_atoms(loss: Floats, mass: Floats, interval: float, infinite: float) -> Any | None:
     """Return the PLD pmf of increasing losses with given masses, rounded pessimistically: both curves keep their mass.
+
+    None if it would be larger than :data:`LARGEST_GRID`.
 
     A loss is split between the grid points around it so that ``E[exp(-loss)]`` stays, as by connecting the dots.
     """
@@ -133,6 +141,8 @@ def _from_atoms(loss: Floats, mass: Floats, interval: float, infinite: float) ->
     top = min(len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), 1e-14)), len(mass) - int(finite[::-1].argmax()))
     infinite += float(mass[top:].sum())
     kept, weight = loss[low:top], mass[low:top].copy()
+    if kept[-1] - kept[0] > LARGEST_GRID * interval:
+        return None
     weight[0] += mass[:low].sum()
     below = np.floor(kept / interval).astype(np.int64)
     upper = weight * (np.expm1(below * interval - kept) / math.expm1(-interval)).clip(0, 1)
@@ -252,6 +262,8 @@ def _log_inverse_moments(noise: float, steps: int) -> Floats:
     """
     mu, a = 1 / noise, np.arange(-1.0, LARGEST_ORDER)
     bound = a * mu**2 / 2 + a**2 * mu**2 / (2 * steps)
+    if mu > 20:  # the integral below is not used
+        return bound
     x = np.arange(-40.0, 12.0, 0.05)
     z = np.exp(mu * x - mu**2 / 2)
     density = 0.05 / math.sqrt(2 * math.pi) * np.exp(-(x**2) / 2)

@@ -26,6 +26,8 @@ def self_composed(one: Any, count: int) -> Any | None:
 
     Like dp-accounting's ``self_compose``, which first raises a sparse PLD's size to the power `count`.
     """
+    if count == 1:
+        return one
     if count < 10:
         return one.self_compose(count)
     remove, add = one._pmf_remove.to_dense_pmf(), one._pmf_add.to_dense_pmf()
@@ -56,12 +58,16 @@ def many_composed(make: Callable[[float], Any], count: int, interval: float, dev
         return self_composed(one, count)
     some, left = _share(count, k)
 
-    def composed(pmf: Any) -> Any:
-        many = _coarser(_power(pmf, some), 2**k)
-        total = _power(many, count // some)
-        return total.compose(_coarser(_power(pmf, left), 2**k)) if left else total
+    def composed(pmf: Any) -> Any | None:
+        many, rest = _coarser(_power(pmf, some), 2**k), _coarser(_power(pmf, left), 2**k) if left else None
+        total = None if many is None else _power(many, count // some)
+        if total is None or not left:
+            return total
+        return None if rest is None else total.compose(rest)
 
-    return type(one)(composed(one._pmf_remove), None if one._symmetric else composed(one._pmf_add))
+    remove = composed(one._pmf_remove)
+    add = None if one._symmetric or remove is None else composed(one._pmf_add)
+    return None if remove is None or (add is None and not one._symmetric) else type(one)(remove, add)
 
 
 def _share(count: int, k: int) -> tuple[int, int]:
@@ -87,8 +93,11 @@ TAIL = 1e-15
 """The mass that is cut from a composed PLD, as by dp-accounting."""
 
 
-def _power(pmf: Any, count: int) -> Any:
-    """Return the pmf of the sum of `count` losses like `pmf`, on only as many points as its tails need."""
+def _power(pmf: Any, count: int) -> Any | None:
+    """Return the pmf of the sum of `count` losses like `pmf`, on only as many points as its tails need.
+
+    None if they need more than four times :data:`LARGEST_GRID`.
+    """
     dense = pmf.to_dense_pmf()
     masses, place = dense._probs, np.arange(dense.size, dtype=np.float64)
     mean = float(masses @ place)
@@ -105,6 +114,8 @@ def _power(pmf: Any, count: int) -> Any:
             else:
                 low = max(low, count * mean - reach)
     first = math.floor(low)
+    if high - first > 4 * LARGEST_GRID:
+        return None
     size = fft.next_fast_len(math.ceil(high) - first + 1, real=True)
     # Losses are counted modulo the size: only those beyond the bounds, which are infinite below, get a wrong place.
     folded = np.bincount(np.arange(dense.size) % size, masses, size)
@@ -114,8 +125,10 @@ def _power(pmf: Any, count: int) -> Any:
     return pld_pmf.DensePLDPmf(dense._discretization, dense._lower_loss * count + first, total, infinite, True)
 
 
-def _coarser(pmf: Any, factor: int) -> Any:
+def _coarser(pmf: Any | None, factor: int) -> Any | None:
     """Return `pmf` on a grid `factor` times coarser; a loss is split so that the mean of its exponential stays."""
+    if pmf is None:
+        return None
     below, part = np.divmod(pmf._lower_loss + np.arange(pmf.size), factor)
     step, first = pmf._discretization, int(below[0])
     upper = pmf._probs * (np.expm1(-step * part) / math.expm1(-step * factor))

@@ -163,5 +163,6 @@ def optimal_composition(eps0: float, count: int, delta: float) -> float:
     if not reached.any():
         return 0.0
     tail_p, tail_q = tail_p[reached], tail_q[reached]
-    epsilon = float(np.max(tail_p + np.log(-np.expm1(log_delta - tail_p)) - tail_q))
+    rounding = 4 * np.finfo(np.float64).eps * (1 + np.abs(tail_p) + np.abs(tail_q))
+    epsilon = float(np.max(tail_p + np.log(-np.expm1(log_delta - tail_p)) - tail_q + rounding))
     return min(max(epsilon, 0.0), count * eps0)

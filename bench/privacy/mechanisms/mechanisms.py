@@ -293,8 +293,12 @@ def sampled_sum(values: NDArray[np.float64], sampled: NDArray[np.bool_]) -> NDAr
 
 def poisson_sample(shape: tuple[int, ...], sampling_rate: float, noise: Noise) -> NDArray[np.bool_]:
     """Return independent draws that are true with probability `sampling_rate`."""
-    # Integers below 2^53 are exact as floats.
-    return noise.uniform(shape, 2**53) < sampling_rate * 2**53
+    # Integers below 2^53 are exact as floats. A second word decides what lies between two of them.
+    words, limit = noise.uniform(shape, 2**53), sampling_rate * 2**53
+    drawn: NDArray[np.bool_] = words < math.floor(limit)
+    if (tied := words == math.floor(limit)).any() and limit % 1:
+        drawn[tied] = noise.uniform((int(tied.sum()),), 2**53) < (limit % 1) * 2**53
+    return drawn
 
 
 def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int, noise: Noise) -> NDArray[np.int64]:
@@ -302,7 +306,7 @@ def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int,
 
     `labels` is (n,), those of :func:`known_labels`. Unit label, adjacency replace: epsilon-DP for each label.
     """
-    return noise.keep_or_other(known_labels(labels, classes), classes, keep_probability(epsilon, classes))
+    return noise.keep_or_other(known_labels(labels, classes), classes, drawn_probability(epsilon, classes))
 
 
 def top_k_randomized_response(
@@ -323,7 +327,7 @@ def top_k_randomized_response(
     hits = candidates == known_labels(labels, classes)[:, None]
     inside = hits.any(axis=1)
     start = np.where(inside, hits.argmax(axis=1), 0).astype(np.int64)
-    kept = noise.keep_or_other(start, k, keep_probability(epsilon, k))
+    kept = noise.keep_or_other(start, k, drawn_probability(epsilon, k))
     position = np.where(inside, kept, noise.uniform(labels.shape, k))
     return np.take_along_axis(candidates, position[:, None], axis=1)[:, 0]
 
@@ -385,6 +389,17 @@ def keep_probability(epsilon: float, classes: int) -> float:
     """Return the probability that randomised response over `classes` answers keeps the true one."""
     # Written with e^-eps so that a large epsilon does not overflow.
     return 1.0 / (1.0 + (classes - 1) * math.exp(-epsilon))
+
+
+def drawn_probability(epsilon: float, classes: int) -> float:
+    """Return :func:`keep_probability` rounded down to a multiple of 2^-53 below 1, so that draws can follow it exactly.
+
+    Rounded to the nearest double, it would be 1 for an epsilon of 37, and the answer not private.
+    """
+    if classes < 2:
+        return 1.0
+    odds = (classes - 1) * math.exp(-epsilon)
+    return 1 - max(1, math.ceil(odds / (1 + odds) * 2**53 * (1 + 1e-15))) / 2**53
 
 
 def known_labels(labels: NDArray[Any], classes: int) -> NDArray[np.int64]:

@@ -221,12 +221,11 @@ class SecureNoise(Noise):
         return (values + drawn) * step
 
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
-        """See :meth:`Noise.keep_or_other`: OpenDP's randomised response over the positions."""
+        """See :meth:`Noise.keep_or_other`; exact for a `keep` that is a multiple of 2^-53."""
         if count < 2:
             return positions.copy()
-        respond = self._dp.m.make_randomized_response(list(range(count)), keep)
-        flat = [respond(int(position)) for position in positions.ravel()]
-        return np.asarray(flat, dtype=np.int64).reshape(positions.shape)
+        stays = self.uniform(positions.shape, 2**53) < keep * 2**53
+        return np.where(stays, positions, (positions + 1 + self.uniform(positions.shape, count - 1)) % count)
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         if count & (count - 1) == 0 and count > 1:  # a power of two, as for samples of the records
