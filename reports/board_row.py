@@ -13,7 +13,7 @@ from bench.reports.seed_group import SeedGroup
 from bench.results.attack_record import AuditRecord
 from bench.results.audited import audited_of
 from bench.results.record import Audited
-from bench.results.text import audited_text
+from bench.results.text import audited_text, epsilon_text
 
 
 class BoardRow(SeedGroup):
@@ -130,6 +130,21 @@ class BoardRow(SeedGroup):
         """The audited column's text."""
         other = self.audit is not None and not self.audit.silent and self.audited is None
         return audited_text(self.audit) + " (record)" * other
+
+    @property
+    def audited_against(self) -> str:
+        """The audited column's text, with :attr:`proven` if that is for other neighbours than :attr:`replace_one`."""
+        other = self.audited is not None and self.proven < self.replace_one
+        return self.audited_text + f" of {epsilon_text(self.proven, 'up')}" * other
+
+    @property
+    def audit_status(self) -> str:
+        """Whether the row has an audit, and of what: ``conclusive``, ``inconclusive``, ``record level`` or ``none``."""
+        if self.audit is None or self.audit.silent:
+            return "none" if self.audit is None else "inconclusive"
+        if self.audited is None:
+            return "record level"
+        return "inconclusive" if self.audit.inconclusive else "conclusive"
 
     @property
     def audited_by(self) -> str:

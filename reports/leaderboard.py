@@ -203,10 +203,9 @@ def to_markdown(board: Board) -> str:
 
 CSV_COLUMNS = (
     "dataset", "unit", "adjacency", "method", "asked", "basis", "target_adjacency", "delta", "preset", "noise",
-    "claimed", "proven", "proven_by", "replace_one", "claim", "claim_reason", "audited", "audited_by", *RISKS, "budget",
-    "place", "place_last", "unranked", "marks", "accuracy", "low", "high", "spread", "official", "drop", "seeds",
-    "collapsed",
-    "public_data", "cost", "remarks", "reduced", "keys", "config",
+    "claimed", "proven", "proven_by", "replace_one", "claim", "claim_reason", "audited", "audit_status", "audited_by",
+    *RISKS, "budget", "place", "place_last", "unranked", "marks", "accuracy", "low", "high", "spread", "official",
+    "drop", "seeds", "collapsed", "public_data", "cost", "remarks", "reduced", "keys", "config",
 )  # fmt: skip
 
 

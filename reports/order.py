@@ -62,4 +62,4 @@ class Band(NamedTuple):
     def __str__(self) -> str:
         if not self.private:
             return "without privacy"
-        return "unbounded" if math.isinf(self.limit) else f"up to {self.limit:g}"
+        return f"above {BUDGETS[-1]:g}" if math.isinf(self.limit) else f"up to {self.limit:g}"

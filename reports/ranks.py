@@ -67,7 +67,7 @@ def resolution(rows: Iterable[BoardRow]) -> str:
     gap = next((row.gap for row in ranked if row.gap is not None), None)
     if gap is None:
         return ""
-    said = f"Methods less than {gap:.1f} points below the first cannot be told from it"
+    said = f"Methods within {gap:.1f} points of the first do not differ from it significantly"
     found = steadiness([row.contender for row in ranked if row.contender is not None])
     if found is None:
         return f"{said}."

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from bench.core.errors import BenchError
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Board, cells_of
+from bench.reports.order import BUDGETS as BANDS
 from bench.reports.order import LEGEND
 from bench.reports.ranks import resolution
 from bench.results.text import markdown_table, md
@@ -18,7 +19,7 @@ BEGIN, END = "<!-- board -->", "<!-- /board -->"
 BUDGETS = (1.0, 10.0)
 """Bands of proven epsilon in the table."""
 
-SHOWN = ("accuracy", "proven, replace-one", "audited", "claim")
+SHOWN = ("accuracy", "proven, replace-one", "claim")
 MOST = 15
 """Number of methods in the table; the board lists all."""
 
@@ -42,9 +43,7 @@ def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
         return [value for budget in BUDGETS for value in _standing(best[method].get(budget))]
 
     order = sorted((method for method in best if not best[method].keys().isdisjoint(BUDGETS)), key=key)
-    columns = [
-        name for budget in BUDGETS for name in (f"rank up to {budget:g}", "accuracy", "proven", "audited", "claim")
-    ]
+    columns = [name for budget in BUDGETS for name in (_rank_title(budget), "accuracy", "proven", "claim", "audited")]
     lines = ([method, *_cells(best[method])] for method in order[:MOST])
     parts = [markdown_table(["method", *columns], lines)]
     for budget in BUDGETS:
@@ -58,6 +57,11 @@ def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
     if further:
         parts.append(f"Further methods on the board: {', '.join(map(md, further))}.")
     return parts[0] + "".join(f"\n{part}\n" for part in parts[1:])
+
+
+def _rank_title(budget: float) -> str:
+    lower = max((other for other in BANDS if other < budget), default=0.0)
+    return f"rank, {lower:g} < ε ≤ {budget:g}" if lower else f"rank, ε ≤ {budget:g}"
 
 
 def _standing(row: BoardRow | None) -> tuple[float, float]:
@@ -74,6 +78,7 @@ def _cells(rows: dict[float | None, BoardRow]) -> Iterator[str]:
         for name in SHOWN:
             text = texts.get(name, "–")
             yield f"**{text}**" if row is not None and name == "claim" and row.claim.bad else text
+        yield "–" if row is None else row.audited_against
 
 
 def put(text: str, page: str) -> str:

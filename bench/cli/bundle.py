@@ -41,7 +41,7 @@ def merge(
     out: Annotated[Path, typer.Option("--out", "-o", help="Run directory that receives their results.")] = Path("runs"),
     json_: Json = False,
 ) -> None:
-    """Copy records, students, attacks and audits of run directories into one. Exits with 1 if any are left out."""
+    """Copy records, students, attacks and audits of run directories into one. Exits with 1 if any is left out."""
     from bench.results.merge import merge as merge_runs
     from bench.results.run_dir import RunDir
 

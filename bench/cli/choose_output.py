@@ -35,9 +35,9 @@ def print_choice(choice: Choice) -> None:
     best = choice.best
     names = ", ".join(row.method for row in best)
     if len(best) > 1:
-        print_fields(f"Take one of {names}: no test tells their accuracies apart.")
+        print_fields(f"Take one of {names}: their accuracies do not differ significantly.")
     else:
-        print_fields(f"Take {names}: its lead is larger than the noise of seeds and test records.")
+        print_fields(f"Take {names}: its lead is statistically significant.")
     for row in choice.rows[:CANDIDATES] if own else best[:CANDIDATES]:
         print_fields(_why(row))
         echo(f"  {choice.commands[row.method]}")

@@ -42,7 +42,7 @@ def compare(
         print_json(seen.as_dict())
         return
     print_table(
-        "comparison; settings that differ last",
+        "comparison (differing settings at the end)",
         ("", f"{seen.one.method} (A)", f"{seen.other.method} (B)"),
         seen.lines,
         folded=True,
@@ -56,7 +56,9 @@ def compare(
     else:
         apart = "the difference is not significant" if seen.low <= 0 <= seen.high else "the difference is significant"
         tested = (
-            f"paired on {seen.paired:,} of these" if seen.paired else "which are not paired: a row lacks its answers"
+            f"paired on {seen.paired:,} of these"
+            if seen.paired
+            else "unpaired, because one row has no per-record predictions"
         )
         print_fields(
             f"A - B: {seen.difference:+.1f} points (95%: {seen.low:+.1f} to {seen.high:+.1f}); {apart}. The interval "

@@ -38,6 +38,6 @@ def compose(keys: Keys, runs: Runs = None, group: Group = 1, quiet: Quiet = Fals
         alone = {r.key: (r.privacy.unit.value, replaced_epsilon(r.privacy)) for r in found if r.privacy is not None}
         total = math.fsum(epsilon for _, epsilon in alone.values())
         lines = [(key, unit, epsilon_text(epsilon, "up")) for key, (unit, epsilon) in alone.items()]
-        print_table("students, with the cost of each", ("record", "unit", "proven, replace-one"), lines)
-        echo(f"sum: {epsilon_text(total, 'up')}, at {len(lines)} times the delta\n")
+        print_table("cost of each student", ("record", "unit", "proven, replace-one"), lines)
+        echo(f"sum of epsilons: {epsilon_text(total, 'up')}, at {len(lines)} times the delta\n")
     report(together, found[0].delta, json_, group)

@@ -29,6 +29,10 @@ Since = Annotated[
 ]
 
 
+MOST = 8
+"""Rows printed of each band of a long ranking."""
+
+
 def leaderboard(
     runs: Runs = None, into: Into = None, readme: Readme = None, unit: Unit = None, since: Since = None,
     quiet: Quiet = False, json_: Json = False,
@@ -54,7 +58,7 @@ def leaderboard(
     if earlier is not None:
         echo(changes(earlier, to_csv(found.board)))
     else:
-        print_board(found.shown(), found.audits, json_=json_, board=found.board, units=units)
+        print_board(found.shown(), found.audits, json_=json_, board=found.board, units=units, most=MOST)
     for page in () if quiet else pages:
         echo(f"wrote {page}", err=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -156,11 +157,12 @@ ESSENTIAL = {"method", "target epsilon (basis)", "proven", "proven, replace-one"
 
 def print_board(
     records: list[Record], audits: list[AuditRecord], *, json_: bool, board: Board | None = None,
-    units: Collection[PrivacyUnit] | None = None, out: Path | None = None,
+    units: Collection[PrivacyUnit] | None = None, out: Path | None = None, most: int = 0,
 ) -> None:  # fmt: skip
     """Print the board of `records` and `audits`, or a prebuilt `board`, as tables or JSON.
 
-    `units` restricts the rows. Failed cells have no unit and are always printed, with their logs if they are in `out`.
+    `units` restricts the rows, and `most`, if positive, those of each band of a long table. Failed cells have no unit
+    and are always printed, with their logs if they are in `out`.
     """
     from bench.reports.leaderboard import COLUMNS, build_board, cells_of
     from bench.results.audited import with_audits
@@ -175,6 +177,9 @@ def print_board(
     for (dataset, unit), rows in board.tables().items():
         if units is not None and unit not in units:
             continue
+        every = len(rows)
+        if 0 < 3 * most < every:
+            rows = [row for _, band in groupby(rows, lambda row: row.band) for row in islice(band, most)]
         deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
         title = f"{dataset}, unit {unit}, delta {deltas}; accuracy in %"
         lines = [cells_of(row) for row in rows]
@@ -208,6 +213,8 @@ def print_board(
         for text, number in notes.items():
             of = dict.fromkeys(row.method for row in rows if text in row.remarks)
             print_fields(f"{number if 'remarks' in shown else ', '.join(of)}: {text}")
+        if len(rows) < every:
+            print_fields(f"{every - len(rows)} more rows: see the pages, or --json.")
     for record in board.failures:
         echo(f"failed: {record.key}: {record.failure.words(out) if record.failure else ''}")
     for key, why in board.refused:

@@ -107,7 +107,7 @@ def check_tunable(method: type[Method], facts: Facts, tuning: Tuning) -> None:
     """Raise :class:`BenchError` unless `tuning` can tune `method` on data with these `facts`."""
     name = method.name
     if not method.private:
-        raise BenchError(f"{name} has no privacy to spend: choose its settings as you like, and use `bench run --set`.")
+        raise BenchError(f"{name} is not private, so tuning costs nothing: choose its settings with `bench run --set`.")
     if method.bypass:
         raise BenchError(f"{name} has no finite proven epsilon: {method.bypass}. Tune a method that has one.")
     if method(build_config(method, Preset.QUICK, facts)[0], facts).charges() is None:

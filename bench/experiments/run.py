@@ -247,7 +247,9 @@ def _privacy(
     events: Sequence[Event] = ledger.events
     if tuned is not None:
         if set(merged(events)) != set(trial_events(cell)):
-            raise BenchError(f"{method.name} did not cost what it stated before the run, so it cannot be tuned.")
+            raise BenchError(
+                f"{method.name} cost a different amount from what it stated in advance, so it cannot be tuned."
+            )
         events = [tuned]
         claim = tuned_claim(claim, proven(events, cell.delta))
     accountants = account(events, cell.delta)

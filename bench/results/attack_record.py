@@ -376,7 +376,7 @@ class AuditRecord(Row):
         if not self.powerless:
             return "consistent"
         if self.at_most is not None:
-            return f"inconclusive: at most {epsilon_text(self.at_most, 'down')} could be seen"
+            return f"inconclusive: the releases could have shown at most {epsilon_text(self.at_most, 'down')}"
         counted = any(pair.instrument is not Instrument.FULL_SIZE for pair in self.pairs)
         nothing = "the answers of the ledger show nothing" if counted else "no run counted in the time given"
         return f"inconclusive: {self.bypassed or nothing}"

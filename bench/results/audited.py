@@ -172,7 +172,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
     return Audited(
         epsilon=best.epsilon,
         confidence=confidence,
-        audit=f"{seen}; at most {epsilon_text(best.cap, 'down')} could be seen",
+        audit=f"{seen}; at most {epsilon_text(best.cap, 'down')} could be shown",
         inconclusive=blind,
         at_most=max(audit.at_most or 0.0 for audit in done),
     )

@@ -247,7 +247,7 @@ def _risk_table(privacy: Privacy) -> Table:
         ("success", f"one {privacy.unit.value}", f"{GROUP} of one person"),
         tuple(zip(RISK_WORDS, one, group, strict=True)),
         f"Upper bounds for any attack, between neighbours by {privacy.adjacency.value}. They do not cover what other "
-        "people's records tell of a person.",
+        "people's records reveal about a person.",
     )
 
 
@@ -274,7 +274,8 @@ def _settings(record: Record) -> Table:
     papers = {change.field: str(change.paper) for change in record.reduced}
     rows = [(name, value_text(value), papers.pop(name, "")) for name, value in record.config.items()]
     rows += [(c.field, str(c.value), papers[c.field]) for c in record.reduced if c.field in papers]
-    note = f"{len(record.reduced)} of them differ from the paper's." if record.reduced else ""
+    count = len(record.reduced)
+    note = f"{count} of them {'differs' if count == 1 else 'differ'} from the paper's." if count else ""
     return Table("Settings", ("setting", "value", "paper's value, where it differs"), tuple(rows), note)
 
 
@@ -288,7 +289,7 @@ def _provenance(p: Provenance) -> Table:
         ("device", p.device),
         ("threads", "not known" if p.threads is None else str(p.threads)),
         ("platform", p.platform),
-        ("processor", p.processor or "not known: older records do not state it"),
+        ("processor", p.processor or "unknown (not recorded by older versions)"),
         ("python", p.python),
         ("packages", ", ".join(f"{name} {version}" for name, version in sorted(p.packages.items()))),
         ("artefacts", f"{p.artefacts_made} cache misses, {p.artefacts_found} cache hits"),

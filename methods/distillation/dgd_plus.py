@@ -52,7 +52,7 @@ class DGDPlus(DGD):
         return dataclasses.replace(self.config, queries=self.payable(queries))
 
     def claimed(self, delta: float) -> Claim:
-        where = "DGD, Fig. 7 and 8, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
+        where = "DGD, Fig. 7, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
         note = f"data-independent; of the label queries alone: {DGD_BYPASS}"
         return claim_by("rdp-classic", [GNMax(self.config.noise_scale, self.config.queries)], delta, where, note)
 

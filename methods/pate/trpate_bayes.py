@@ -20,7 +20,6 @@ also in the source; see :mod:`bench.data.text` for the paper's own SST.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -34,7 +33,6 @@ from bench.interface import (
     DATASETS,
     BenchError,
     Budget,
-    Claim,
     Context,
     Facts,
     PrivateData,
@@ -50,7 +48,6 @@ from bench.methods.pate.naive_bayes import GaussianPrior, Ints, flat_prior, grou
 from bench.methods.pate.pate import PATE, Printed
 from bench.methods.shared.teachers import quick_teachers, tiny_teachers
 from bench.methods.shared.transfer import (
-    PAPER,
     OnBackbone,
     TransferConfig,
     source_part,
@@ -108,10 +105,6 @@ class PATEBayes(PATE):
         few = {"quick": min(cls.Config().teachers, quick_teachers(facts)), "tiny": tiny_teachers(facts)}
         least = 4 * facts.classes
         return {name: {"teachers": n, "gamma": 5 / n, "least_queries": least} for name, n in few.items()}
-
-    def claimed(self, delta: float) -> Claim:
-        """Return Theorem 1, which is PATE's closed form."""
-        return dataclasses.replace(super().claimed(delta), source=f"{PAPER}, Theorem 1")
 
     def check_models(self, context: Context) -> None:
         make_student(student_name(self.facts), self.facts, context.streams.torch("unused"))

@@ -143,7 +143,8 @@ def _counts(cells: Mapping[Cell, Missing | None]) -> list[int]:
 
 def told(reason: Reason, empty: Sequence[tuple[Cell, Missing]]) -> str:
     """Return how many cells are `empty` for one reason, and its details: ``134 no data: celeba-g; celeba-h.``."""
-    named = dict.fromkeys(cell.cell.dataset if reason is Reason.DATA else missing.why for cell, missing in empty)
+    whys = (missing.why.removeprefix("failed: ").removesuffix(".") for _, missing in empty)
+    named = dict.fromkeys([cell.cell.dataset for cell, _ in empty] if reason is Reason.DATA else whys)
     details = "" if reason is Reason.RUN else f": {'; '.join(filter(None, named))}"
     return f"{len(empty)} {reason}{details}."
 

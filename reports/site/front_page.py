@@ -8,38 +8,43 @@ from collections.abc import Iterable, Sequence
 
 from bench.core.margins import covered
 from bench.reports.claims import Claim
-from bench.reports.order import BUDGETS
+from bench.reports.order import BUDGETS, FEWEST
 from bench.reports.site.rows import GROUPS, Ranking, RowView
 
 
 def answer(every: Iterable[Ranking]) -> tuple[RowView, str, str] | None:
     """Return the first ranking's best row in its lowest band, and the sentence before and after its name.
 
-    The sentence also gives the method's best row whose epsilon is for add-remove neighbours. None if no row of ours
-    has a proven epsilon within the budgets.
+    The sentence also names the methods of the same rank, and the most accurate row whose epsilon is for add-remove
+    neighbours. None if no row of ours has a proven epsilon within the budgets.
     """
     for ranking, cells in glance(every):
         for budget, row in zip(BUDGETS, cells, strict=False):
             if row is None:
                 continue
             data = ranking.title.upper() if ranking.title == "mnist" else ranking.title
-            said = f"{row.accuracy.text}% for replace-one neighbours, {_audited(row, row.replaced.sort)}"
+            said = f"{row.accuracy.text}% for replace-one neighbours, {_audited(row)}"
+            equal = [
+                other.name for other in ranking.rows
+                if other.ours and other.group == row.group and other.place == row.place != "–" and other.id != row.id
+            ]  # fmt: skip
+            said += f"; {', '.join(equal)}: not significantly worse" * bool(equal)
             looser = [
                 other for other in ranking.rows
-                if other.ours and other.name == row.name and other.point.ranked and "add-remove" in other.proven.text
+                if other.ours and other.ran >= FEWEST and other.point.ranked and "add-remove" in other.proven.text
                 and covered(other.proven.sort or 0.0, budget)
             ]  # fmt: skip
             other = max(looser, key=lambda other: other.point.accuracy, default=row)
             if other.point.accuracy > row.point.accuracy:
-                said += f"; {other.accuracy.text}% for add-remove, {_audited(other, other.proven.sort)}"
-            return row, f"At proven epsilon {budget:g} on {data} take ", said
+                said += f"; for add-remove neighbours {other.name}, {other.accuracy.text}%, {_audited(other)}"
+            return row, f"At a proven epsilon of {budget:g} on {data}, the most accurate student is that of ", said
     return None
 
 
-def _audited(row: RowView, proven: float | None) -> str:
-    if row.audited.sort is None or not proven:
+def _audited(row: RowView) -> str:
+    if row.audited.sort is None:
         return "not audited"
-    return f"audited at {row.audited.sort / proven:.2f} of the proven epsilon"
+    return f"audited epsilon at least {row.audited.text.partition(' of ')[0]} of {row.proven.text}"
 
 
 def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]]]:

@@ -216,7 +216,7 @@ def success_picture(found: Sequence[Success]) -> Markup:
     parts.append(
         f'<path class="band" d="M{_x(0):g} {_y(0):g}L{_x(1):g} {_y(1):g}H{_x(0):g}z"/>'
         f'<path class="curve k0" d="M{_x(0):g} {_y(0):g}L{_x(1):g} {_y(1):g}"/>'
-        f'<text class="label tick k0" x="{_x(0.62):.4g}" y="{_y(0.72):.4g}">no attack can be above this line'
+        f'<text class="label tick k0" x="{_x(0.62):.4g}" y="{_y(0.72):.4g}">proven limit'
         "</text>"
     )
     for one in found:

@@ -254,7 +254,7 @@ def own_row(row: BoardRow, audited_keys: Set[str], attacked: Mapping[str, Sequen
         proven=Figure(texts["proven"], record_href(proven_from, "#epsilons"), row.proven, row.proven_by),
         replaced=Figure(texts["proven, replace-one"], record_href(proven_from, "#epsilons"), row.replace_one),
         audited=Figure(
-            texts["audited"], record_href(audited_from, "#audits") if row.audit else "", row.audited, row.audited_by,
+            row.audited_against, record_href(audited_from, "#audits") if row.audit else "", row.audited, row.audited_by,
             powerless=row.audit is not None and row.audit.silent,
         ),
         risk=Figure(texts["1 in 100"], record_href(proven_from, "#epsilons"), row.risk.reconstruction[1]),

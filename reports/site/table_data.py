@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bench.reports.site.rows import GOALS, GROUPS, Figure, Ranking, RowView
+from bench.reports.site.rows import GOALS, GROUPS, Figure, Ranking, RowView, interval
 from bench.reports.site.terms import TERMS
 
 DETAILS = (
@@ -50,7 +50,8 @@ def _values(ranking: Ranking, row: RowView) -> dict[str, Any]:
         "audited": _number(row.audited), "auditedCell": _short(row.audited), "weak": row.audited.powerless,
         "risk": _number(row.risk), "riskCell": _short(row.risk),
         "accuracy": row.accuracy.sort, "accuracyCell": _short(row.accuracy),
-        "low": round(row.point.low, 2), "high": round(row.point.high, 2), "public": row.public,
+        "low": round(row.point.low, 2), "high": round(row.point.high, 2), "interval": interval(row),
+        "public": row.public,
         "seeds": row.ran, "preset": row.preset,
         "details": _details(row),
     }  # fmt: skip

@@ -55,7 +55,7 @@ def test_the_board_has_the_bound_and_one_mark_for_a_refuted_claim() -> None:
     }  # fmt: skip
     assert "refuted by experiment: release" in board["dpsd"].remarks
     assert "refuted by experiment, at record level: release" in board["dpsd-label"].remarks
-    assert "audit inconclusive: at most 0.40 could be seen" in board["pate"].remarks
+    assert "audit inconclusive: the releases could have shown at most 0.40" in board["pate"].remarks
     assert not any("audit" in remark or "refuted" in remark for remark in board["pate-gnmax"].remarks)
     table = summary(source.board)
     assert "Further methods on the board: dpsd." in table, "its claim fails, so no proven epsilon ranks it"

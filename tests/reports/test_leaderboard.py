@@ -105,7 +105,7 @@ def test_rows_compete_by_what_is_proven_whatever_was_asked_for() -> None:
     board = build_board(three_seeds(found))
     assert [(row.method, str(row.band), row.rank) for row in board.rows] == [
         ("loose", "up to 1", "1"), ("at-the-bound", "up to 1", "2"), ("strong", "up to 3", "1-2"),
-        ("alike", "up to 3", "1-2"), ("weak", "up to 3", "3"), ("dear", "unbounded", "–"), ("open", "unbounded", "–"),
+        ("alike", "up to 3", "1-2"), ("weak", "up to 3", "3"), ("dear", "above 10", "–"), ("open", "above 10", "–"),
         ("nonprivate", "without privacy", "–"),
     ]  # fmt: skip
     names = [row.method for row in board.rows]
@@ -113,7 +113,7 @@ def test_rows_compete_by_what_is_proven_whatever_was_asked_for() -> None:
     page = to_markdown(board)
     assert sorted(names, key=lambda name: page.index(f"| {name} |")) == names
     assert page.count("\n**Proven epsilon ") == 3
-    assert page.count(" points below the first cannot be told from it.") == 2
+    assert page.count(" points of the first do not differ from it significantly.") == 2
 
 
 def three_seeds(found: Sequence[Record]) -> list[Record]:

@@ -156,7 +156,7 @@ def rdp_classic(events: Sequence[Event], delta: float) -> Accounted | None:
     if rho is None:
         return None
     epsilon, order = zcdp_classic_epsilon(rho, delta)
-    return _independent("rdp-classic", epsilon, order, "classic conversion: needlessly loose")
+    return _independent("rdp-classic", epsilon, order, "classic conversion, looser than necessary")
 
 
 def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:

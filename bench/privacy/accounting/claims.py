@@ -127,8 +127,8 @@ def dpsd(beta: float, classes: int, batch: int, iterations: int, sigma: float, d
         max(float(found.fun), 0.0),
         delta,
         "DPSD, Theorem 1",
-        f"q {1 + math.exp(float(found.x)):.2f}; for noise of deviation sigma: that of Eq. (3) is sigma * beta, so beta "
-        "cancels and does not buy privacy",
+        f"q {1 + math.exp(float(found.x)):.2f}; does not hold: the noise of Eq. (3) is sigma * beta, so beta cancels "
+        "and does not buy privacy",
     )
 
 

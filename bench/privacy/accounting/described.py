@@ -127,12 +127,13 @@ Gamma = Annotated[float, Option("Laplace noise of scale 1 / gamma on every count
 _VOTES = ".npy file of vote counts (queries, classes): adds the data-dependent accountants."
 Votes = Annotated["ArrayLike | None", Option(_VOTES, panel="Votes")]
 Steps = Annotated[
-    int | None, Option("Number of steps. An epoch of shuffled or allocated records has 1 / sampling rate, rounded.")
+    int | None,
+    Option("Number of steps. With shuffling or random allocation, an epoch is 1 / sampling rate steps, rounded."),
 ]
 Epochs = Annotated[float | None, Option("Instead of --steps: passes over the records, by the sampling.")]
-Rate = Annotated[float | None, Option("Chance of each record to be in a batch.", panel="Sampling")]
+Rate = Annotated[float | None, Option("Probability that a record is in a batch.", panel="Sampling")]
 Batch = Annotated[float | None, Option("Expected batch size, with --records.", "batch_size", "Sampling")]
 Records = Annotated[int | None, Option("Number of records, with --batch.", panel="Sampling")]
 Multiplier = Option("Noise over the clipping norm.", "noise_multiplier")
-_DRAWN = "How batches are drawn. Papers claim Poisson's figure, where code mostly shuffles: --sampling shuffled."
+_DRAWN = "How batches are drawn. Papers usually state Poisson's figure although their code shuffles (shuffled)."
 Batches = Annotated[Sampling, Option(_DRAWN, panel="Sampling")]

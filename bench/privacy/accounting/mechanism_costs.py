@@ -71,8 +71,8 @@ SumRuns = Annotated[int, Option("Number of runs over all steps.")]
 Bands = Annotated[int, Option("Number of bands, at most the separation.")]
 Separation = Annotated[int, Option("A unit takes part in at most one of any N consecutive steps.")]
 Choices = Annotated[int, Option("Number of choices.")]
-SampledQuery = Annotated[float, Option("Chance of each record to be in the sample of a query.")]
-SampledSum = Annotated[float, Option("Chance of each record to be in the sample of a sum.")]
+SampledQuery = Annotated[float, Option("Probability that a record is in the sample of a query.")]
+SampledSum = Annotated[float, Option("Probability that a record is in the sample of a sum.")]
 SampledQueries = Annotated[int, Option("Number of queries.")]
 NormNoise = Annotated[float, Option("Standard deviation over a record's largest L2 norm.", "sigma")]
 Pure = Annotated[float, Option("Pure epsilon of one answer.")]
@@ -227,7 +227,7 @@ def dp_sgd(
     batch: shared.Batch = None, records: shared.Records = None, sigma: Noise = None, target_epsilon: Target = None,
     sampling: shared.Batches = Sampling.POISSON, adjacency: Neighbours = TargetAdjacency.OWN, *, delta: float,
 ) -> Described:  # fmt: skip
-    """DP-SGD, on Poisson batches or others."""
+    """DP-SGD with Poisson or other batch sampling."""
     rate = sampling_rate_of(sampling_rate, batch, records)
     drawn, facts = Sampling(sampling), Facts()
     number = steps_of(steps, epochs, rate, drawn)

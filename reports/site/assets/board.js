@@ -37,8 +37,8 @@
   const audited = (cell) => make("div", { className: cell.getData().weak ? "powerless" : "" }, ...content(cell.getData().auditedCell));
   const risk = (cell) => make("div", {}, ...content(cell.getData().riskCell));
   const accuracy = (cell) => {
-    const { accuracyCell, low, high } = cell.getData();
-    return make("div", {}, ...content(accuracyCell), ...(high > low ? [small(`${low.toFixed(1)}–${high.toFixed(1)}`)] : []));
+    const { accuracyCell, interval } = cell.getData();
+    return make("div", {}, ...content(accuracyCell), ...(interval ? [small(interval)] : []));
   };
   const text = (say) => (cell) => make("span", { textContent: say(cell.getData()) });
   const compareBox = (row) => {

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from bench.cli.main import app
+from bench.core.types import Adjacency
 from bench.interface.registry import METHODS
 from bench.reports.leaderboard import Source, build_board, to_markdown
 from bench.reports.reported.numbers import Verdict
@@ -359,7 +360,7 @@ def test_the_first_table_has_the_best_row_within_each_budget(site: Path) -> None
     assert (ranking.dataset, len(ranking.rows) - ranking.ours) == ("mnist", 1)
     (far,) = glance(rankings(Source(found[2:3])))
     assert far[1] == [None] * 4
-    assert "none ran" in (site / "index.html").read_text()
+    assert "none proven" in (site / "index.html").read_text()
 
 
 def test_the_answer_is_the_best_row_of_the_lowest_band() -> None:
@@ -368,9 +369,18 @@ def test_the_answer_is_the_best_row_of_the_lowest_band() -> None:
         for name, accuracy in (("worse", 0.8), ("better", 0.9))
         for seed in range(3)
     ]
+    for seed in range(3):
+        one = record(method="other", claimed=1.0, proven=0.9, accuracy=0.95, seed=seed, key=f"other-{seed}")
+        assert one.privacy is not None
+        privacy = one.privacy.model_copy(update={"adjacency": Adjacency.ADD_REMOVE})
+        found.append(one.model_copy(update={"privacy": privacy}))
     row, before, after = answer(rankings(Source(found))) or pytest.fail("no answer")
-    assert (row.name, before) == ("better", "At proven epsilon 1 on MNIST take ")
-    assert after == "90.00% for replace-one neighbours, not audited"
+    assert (row.name, before) == (
+        "better", "At a proven epsilon of 1 on MNIST, the most accurate student is that of "
+    )  # fmt: skip
+    assert after == (
+        "90.00% for replace-one neighbours, not audited; for add-remove neighbours other, 95.00%, not audited"
+    )
     assert answer(rankings(Source([record(claimed=1.0, proven=math.inf)]))) is None
 
 
