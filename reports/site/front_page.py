@@ -23,28 +23,27 @@ def answer(every: Iterable[Ranking]) -> tuple[RowView, str, str] | None:
             if row is None:
                 continue
             data = ranking.title.upper() if ranking.title == "mnist" else ranking.title
-            said = f"{row.accuracy.text}% for replace-one neighbours, {_audited(row)}"
             equal = [
                 other.name for other in ranking.rows
                 if other.ours and other.group == row.group and other.place == row.place != "–" and other.id != row.id
             ]  # fmt: skip
-            said += f"; {', '.join(equal)}: not significantly worse" * bool(equal)
             looser = [
                 other for other in ranking.rows
                 if other.ours and other.ran >= FEWEST and other.point.ranked and "add-remove" in other.proven.text
                 and covered(other.proven.sort or 0.0, budget)
             ]  # fmt: skip
+            said = f"{row.accuracy.text}% for replace-one neighbours"
             other = max(looser, key=lambda other: other.point.accuracy, default=row)
             if other.point.accuracy > row.point.accuracy:
-                said += f"; for add-remove neighbours {other.name}, {other.accuracy.text}%, {_audited(other)}"
+                named = f"{other.name}: " * (other.name != row.name)
+                said += f" ({named}{other.accuracy.text}% for add-remove)"
+            audited = row.audited.text.partition(" of ")[0]
+            said += (
+                f". Its audit: at least {audited} of {row.proven.text}" if row.audited.sort else ". It is not audited"
+            )
+            said += f". Not significantly worse: {', '.join(equal)}" * bool(equal)
             return row, f"At a proven epsilon of {budget:g} on {data}, the most accurate student is that of ", said
     return None
-
-
-def _audited(row: RowView) -> str:
-    if row.audited.sort is None:
-        return "not audited"
-    return f"audited epsilon at least {row.audited.text.partition(' of ')[0]} of {row.proven.text}"
 
 
 def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]]]:

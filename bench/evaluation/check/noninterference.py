@@ -56,7 +56,7 @@ from bench.evaluation.check.differences import (
     same_again,
 )
 from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
-from bench.evaluation.check.embedded import constants_of
+from bench.evaluation.check.embedded import constants_of, statistics_in
 from bench.evaluation.check.processes import TooLong
 from bench.evaluation.check.tape import ROOM
 from bench.evaluation.check.trials import SEEDS, Draw, few_trial, recorded, trial_for
@@ -253,6 +253,8 @@ class _Run:
             )
         size, where = constants_of(self.method)
         reason += f"; its source holds {size} digits and characters of data, most in {where}" if size else ""
+        if typed := statistics_in(self.method):
+            reason += f"; its source holds {typed}: if those are private, nothing here counts them"
         if max(self.accuracies) < AWAKE and not self.slow:
             reason += "; branches that only a good student takes may not have run: try --preset quick"
         return reason

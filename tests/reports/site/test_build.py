@@ -378,9 +378,7 @@ def test_the_answer_is_the_best_row_of_the_lowest_band() -> None:
     assert (row.name, before) == (
         "better", "At a proven epsilon of 1 on MNIST, the most accurate student is that of "
     )  # fmt: skip
-    assert after == (
-        "90.00% for replace-one neighbours, not audited; for add-remove neighbours other, 95.00%, not audited"
-    )
+    assert after == ("90.00% for replace-one neighbours (other: 95.00% for add-remove). It is not audited")
     assert answer(rankings(Source([record(claimed=1.0, proven=math.inf)]))) is None
 
 
