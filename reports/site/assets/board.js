@@ -163,7 +163,7 @@
     const words = wanted.q.toLowerCase().split(/\s+/).filter(Boolean);
     shown = rows.filter((row) => fits(row, wanted, words));
     head();
-    document.getElementById("count").textContent = `${shown.length} of ${rows.length} rows`;
+    document.getElementById("count").textContent = `${shown.length} of ${rows.length} rows${wanted.public ? "; ranks are among all, with any public data" : ""}`;
     await table.setData(shown);
   }
   async function restore() {
