@@ -11,6 +11,8 @@ from typing import Any
 from bench.privacy.events import losses
 from bench.privacy.events.base_event import Event
 
+LEAST_PLD_DELTA = 5e-12
+"""Below it a PLD's rounding errors, at least `losses.rounding` of 1, would dominate."""
 LARGEST_PLD_DELTA = 0.5
 """`losses.rounding` does not bound the error of larger ones."""
 
@@ -36,7 +38,7 @@ def gaussian_total(events: Sequence[Event]) -> float | None:
 
 def resolves(composed: int, delta: float) -> bool:
     """Return whether a PLD of `composed` losses is accurate enough for an epsilon at `delta`."""
-    return 5 * losses.rounding(composed) <= delta <= LARGEST_PLD_DELTA
+    return LEAST_PLD_DELTA <= delta <= LARGEST_PLD_DELTA and delta > losses.rounding(composed)
 
 
 def composition(distributions: Sequence[Any | None], composed: int) -> losses.Composed | None:
