@@ -316,7 +316,7 @@ def test_methods_and_data_that_cannot_be_tuned(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(BenchError, match=said):
             planned(asked=dataclasses.replace(grid(), methods=(method,)))
 
-    refused("no privacy to spend", "nonprivate")
+    refused("is not private, so tuning costs nothing", "nonprivate")
     refused("no finite proven epsilon", "dgd")
     with monkeypatch.context() as patch:
         patch.setattr(NoisySums, "charges", lambda self: None)
@@ -337,7 +337,7 @@ def test_a_method_that_spends_more_than_it_states_fails(tmp_path: Path, monkeypa
     monkeypatch.setattr(NoisySums, "charges", lambda self: [dataclasses.replace(stated(self)[0], count=1)])
     record = tuned(tmp_path, space={"count": [2, 3]})
     assert record.failure is not None
-    assert "did not cost what it stated" in record.failure.reason
+    assert "cost a different amount from what it stated" in record.failure.reason
 
 
 def test_files_of_candidates(tmp_path: Path) -> None:

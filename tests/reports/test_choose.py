@@ -133,7 +133,7 @@ def test_the_command_prints_what_python_returns(tmp_path: Path, monkeypatch: pyt
     found = bench.choose(1, public_data="none", runs=home.path)
     assert json.loads(done.stdout) == json.loads(json.dumps(found.as_dict()))
     text = commands.bench("choose", home.path, "--eps", "1", "--time", "20m", "-q").stdout
-    assert "Take pate: its lead is larger than" in text
+    assert "Take pate: its lead is statistically significant" in text
     assert "python -m bench run --methods pate --datasets mnist" in text
     assert max(map(len, [line for line in text.splitlines() if not line.startswith("  python")])) <= 80
     assert "10m or 2h, not 'fast'" in commands.refused("choose", str(home.path), "--time", "fast")
