@@ -145,7 +145,7 @@ def leave(outcome: Outcome, settings: Cluster, out: Path, *, detach: bool, reuse
     elif outcome.stopped is not None:
         echo(f"stopped; {left} left. Give the same command again to resume.", err=True)
     elif not outcome.cancelled:
-        echo(f"{left} left, because a record was damaged. Give the same command again to run the rest.", err=True)
+        echo(f"{left} left without a readable record. Give the same command again to run the rest.", err=True)
         raise typer.Exit(1)
     if outcome.stopped is not None:
         raise typer.Exit(128 + outcome.stopped)

@@ -36,7 +36,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.shared.settings_checks import student_depends
-from bench.privacy.mechanisms.mechanisms import keep_probability, known_labels
+from bench.privacy.mechanisms.responses import keep_probability, known_labels
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -90,7 +90,7 @@ class LabelMethod(Method):
 
 
 def true_labels(private: PrivateData) -> Ints:
-    """Return the private labels, int64 (n,), as from :func:`bench.privacy.mechanisms.mechanisms.known_labels`."""
+    """Return the private labels, int64 (n,), as from :func:`bench.privacy.mechanisms.responses.known_labels`."""
     return known_labels(private.labels.numpy(), private.facts.classes)
 
 

@@ -45,7 +45,7 @@ from bench.interface import (
 from bench.methods.label.family import Floats, Ints, LabelMethod, NoisyLabelConfig, learn
 from bench.privacy.accounting.claims import label_response
 from bench.privacy.events.events import PriorRandomizedResponse
-from bench.privacy.mechanisms.mechanisms import likely_sets, prior_likelihood
+from bench.privacy.mechanisms.responses import likely_sets, prior_likelihood
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,8 @@ def answer(every: Iterable[Ranking]) -> tuple[RowView, str, str] | None:
             if other.point.accuracy > row.point.accuracy:
                 named = f"{other.name}: " * (other.name != row.name)
                 said += f" ({named}{other.accuracy.text}% for add-remove)"
-            audited = row.audited.text.partition(" of ")[0]
-            said += (
-                f". Its audit: at least {audited} of {row.proven.text}" if row.audited.sort else ". It is not audited"
-            )
+            audited, missing = row.audited.text.partition(" of ")[0], row.audited.sort is None
+            said += ". It is not audited" if missing else f". Its audit: at least {audited} of {row.proven.text}"
             said += f". Not significantly worse: {', '.join(equal)}" * bool(equal)
             return row, f"At a proven epsilon of {budget:g} on {data}, the most accurate student is that of ", said
     return None

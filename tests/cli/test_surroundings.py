@@ -12,8 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 
+from bench.cli.run import leave
+from bench.core.config import Reuse
 from bench.core.errors import BenchError
+from bench.launchers.settings import Cluster
+from bench.launchers.worker import Outcome
 from bench.results.run_dir import RunDir
 from helpers.commands import bench
 from helpers.paths import ROOT
@@ -108,3 +113,20 @@ def test_a_closed_terminal_ends_a_run_in_words(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGHUP
     assert "stopped; 1 cell is left. Give the same command again to resume." in rest
     assert os.listdir(tmp_path / "runs" / "claims") == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reuse", "status", "said"),
+    [
+        (Outcome(left=2), Reuse.DONE, 1, "2 cells are left without a readable record"),
+        (Outcome(left=1, stopped=15), Reuse.DONE, 143, "Give the same command again to resume."),
+        (Outcome(left=1, stopped=15), Reuse.NONE, 143, "The same command repeats all cells"),
+    ],
+)
+def test_cells_that_are_left_are_said_and_no_success(
+    outcome: Outcome, reuse: Reuse, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        leave(outcome, Cluster(), Path("runs"), detach=False, reuse=reuse)
+    assert ended.value.exit_code == status
+    assert said in capsys.readouterr().err

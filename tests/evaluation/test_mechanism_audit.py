@@ -29,7 +29,7 @@ from bench.privacy.events.events import (
     TopKRandomizedResponse,
     TreeSums,
 )
-from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms import mechanisms, responses
 from bench.privacy.mechanisms.noise import SecureNoise, SeededNoise
 from bench.results.attack_record import MechanismVerdict
 from helpers.audits import half_noise
@@ -153,11 +153,11 @@ def no_threshold_noise(
         ("gaussian", one_noise, Gaussian(2.0)),
         ("laplace", one_noise, Laplace(2.0)),
         ("confident_gnmax", no_threshold_noise, ConfidentGNMax(50.0, 5.0, 2.0, 1, 1)),
-        ("top_k_randomized_response", mechanisms.printed_top_k, TopKRandomizedResponse(1.0, 3, 10)),
+        ("top_k_randomized_response", responses.printed_top_k, TopKRandomizedResponse(1.0, 3, 10)),
     ],
 )
 def test_faults_of_a_mechanism_are_caught(monkeypatch, name: str, faulty: object, event: Event) -> None:
-    monkeypatch.setattr(mechanisms, name, faulty)
+    monkeypatch.setattr(mechanisms if hasattr(mechanisms, name) else responses, name, faulty)
     found = audit_mechanism(event, seeded(), 20_000, power=False)
     assert found.verdict is MechanismVerdict.VIOLATED
     assert found.epsilon > 2 * found.exact

@@ -19,11 +19,11 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Basis, Law, PublicKind
 from bench.core.yaml_files import read_yaml
-from bench.experiments import tuning
+from bench.experiments import calibration_cache, tuning
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.experiments.run import run_cell
-from bench.experiments.tuning import Planned, plan_tuning, run_tunings, tuning_of
+from bench.experiments.tuning import Planned, plan_tuning, plan_tunings, run_tunings, tuning_of
 from bench.interface import METHODS
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.events.events import Event, Gaussian
@@ -346,3 +346,10 @@ def test_files_of_candidates(tmp_path: Path) -> None:
     first = tuning_of(read_yaml(file)).candidates
     file.write_text('[{"scale": 1, "count": 3}, {"scale": 2, "count": 3}]')
     assert tuning_of(read_yaml(file)).candidates == first == [{"scale": s, "count": "3"} for s in "12"]
+
+
+def test_slow_calibrations_are_kept_for_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_cache, "SLOW", 0.0)
+    run_dir = RunDir(tmp_path / "runs")
+    plan_tunings([grid()], tuning_of(SPACE), run_dir, DataSource(Progress()), Progress())
+    assert list((run_dir.cache_path / "calibrations").glob("*.json"))

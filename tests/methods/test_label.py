@@ -24,7 +24,7 @@ from bench.methods.label.family import negative_log_likelihood, response_law
 from bench.methods.label.label_protocol import unit_rows
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.ledger import Ledger
-from bench.privacy.mechanisms.mechanisms import keep_probability
+from bench.privacy.mechanisms.responses import keep_probability
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.ledgers import seeded_ledger

@@ -13,7 +13,7 @@ from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.accounting.accountants import exact_gaussian_epsilon, proven
 from bench.privacy.events import events
-from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms import mechanisms, responses
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import Law, Noise, SecureNoise, SeededNoise, Silence
@@ -112,7 +112,7 @@ def gaussian_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
 def response_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
     epsilon = 1.0
     first, second = (
-        mechanisms.randomized_response(np.full(draws, label), epsilon, 10, n) == 3
+        responses.randomized_response(np.full(draws, label), epsilon, 10, n) == 3
         for label, n in zip((3, 7), noise, strict=True)
     )
     return lower_bound(first, second), events.RandomizedResponse(epsilon, 10).pure_epsilon()
@@ -122,7 +122,7 @@ def top_k_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
     epsilon = 1.0
     candidates = np.tile([3, 5, 8], (draws, 1))
     first, second = (
-        mechanisms.top_k_randomized_response(np.full(draws, label), candidates, epsilon, 10, n) == 3
+        responses.top_k_randomized_response(np.full(draws, label), candidates, epsilon, 10, n) == 3
         for label, n in zip((3, 8), noise, strict=True)
     )
     return lower_bound(first, second), events.TopKRandomizedResponse(epsilon, 3, 10).pure_epsilon()
@@ -132,7 +132,7 @@ def prior_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
     epsilon = 1.0
     prior = np.tile([0.4, 0.1, 0.4, 0.1], (draws, 1))  # two likely classes, the worst case
     first, second = (
-        mechanisms.prior_randomized_response(np.full(draws, label), prior, epsilon, n) == 2
+        responses.prior_randomized_response(np.full(draws, label), prior, epsilon, n) == 2
         for label, n in zip((2, 0), noise, strict=True)
     )
     return lower_bound(first, second), events.PriorRandomizedResponse(epsilon, 4).pure_epsilon()
@@ -196,12 +196,12 @@ def test_audit_of_a_million_secure_draws(bound) -> None:
 @pytest.mark.parametrize("classes", [2, 10, 1000])
 def test_a_response_is_drawn_with_at_most_its_epsilon(epsilon: float, classes: int) -> None:
     """Near 1 a double has no room for the probability of another answer: from 37 on, none was ever given."""
-    keep = Fraction(mechanisms.drawn_probability(epsilon, classes))
+    keep = Fraction(responses.drawn_probability(epsilon, classes))
     assert (keep * 2**53).denominator == 1, "drawn exactly"
     ratio = keep / ((1 - keep) / (classes - 1))
     assert math.log(ratio.numerator) - math.log(ratio.denominator) <= epsilon * (1 + 1e-15)
     if epsilon <= 30:
-        assert float(keep) == pytest.approx(mechanisms.keep_probability(epsilon, classes), abs=2e-15)
+        assert float(keep) == pytest.approx(responses.keep_probability(epsilon, classes), abs=2e-15)
 
 
 class FixedWords(Silence):
@@ -230,8 +230,8 @@ def test_top_k_response_to_a_label_outside_its_set_is_within_epsilon() -> None:
     epsilon, draws = 1.0, DRAWS
     candidates = np.tile([3, 5, 8], (draws, 1))
     source = SeededNoise(np.random.default_rng(0))
-    inside = mechanisms.top_k_randomized_response(np.full(draws, 3), candidates, epsilon, 10, source)
-    outside = mechanisms.top_k_randomized_response(np.full(draws, 0), candidates, epsilon, 10, source)
+    inside = responses.top_k_randomized_response(np.full(draws, 3), candidates, epsilon, 10, source)
+    outside = responses.top_k_randomized_response(np.full(draws, 0), candidates, epsilon, 10, source)
     assert set(np.unique(outside)) == {3, 5, 8}
     for answer in (3, 5, 8):
         assert lower_bound(inside == answer, outside == answer) < epsilon
@@ -243,7 +243,7 @@ def test_the_law_of_a_response_with_a_prior(epsilon: float) -> None:
     """All labels may give the same answers, the likeliest classes, with probabilities within a factor of e^epsilon."""
     generator = np.random.default_rng(0)
     prior = np.vstack([generator.dirichlet([0.3] * 5, 30), np.full((1, 5), 0.2), np.eye(5)[:1]])
-    law = np.stack([mechanisms.prior_likelihood(np.full(32, o), prior, epsilon) for o in range(5)], axis=1)
+    law = np.stack([responses.prior_likelihood(np.full(32, o), prior, epsilon) for o in range(5)], axis=1)
     assert law.sum(axis=1) == pytest.approx(1)
     possible = law > 0
     if epsilon < 700:  # above this, the probabilities of other answers round to 0
@@ -253,7 +253,7 @@ def test_the_law_of_a_response_with_a_prior(epsilon: float) -> None:
     drawn = np.zeros((32, 5, 5))
     source = SeededNoise(generator)
     for label in range(5):
-        answers = mechanisms.prior_randomized_response(
+        answers = responses.prior_randomized_response(
             np.full(32 * 4000, label), np.repeat(prior, 4000, 0), epsilon, source
         )
         for row, given in enumerate(answers.reshape(32, 4000)):
@@ -264,11 +264,11 @@ def test_the_law_of_a_response_with_a_prior(epsilon: float) -> None:
 def test_sets_keep_the_most_labels_that_follow_the_prior() -> None:
     priors = np.array([[0.5, 0.2, 0.15, 0.15, 0.0], [0.4, 0.3, 0.1, 0.1, 0.1], [0.2] * 5, [0.9, 0.1, 0, 0, 0]])
     for epsilon in (0.5, 1.0, 3.0):
-        _, sizes = mechanisms.likely_sets(priors, epsilon)
+        _, sizes = responses.likely_sets(priors, epsilon)
         for prior, size in zip(priors, sizes, strict=True):
             kept = [np.sort(prior)[::-1][:k].sum() / (1 + (k - 1) * math.exp(-epsilon)) for k in range(1, 6)]
             assert size == np.argmax(kept) + 1
-    assert mechanisms.likely_sets(priors, 1.0)[1].tolist() == [2, 2, 5, 1]
+    assert responses.likely_sets(priors, 1.0)[1].tolist() == [2, 2, 5, 1]
 
 
 def test_labels_of_other_records_cost_nothing_more() -> None:

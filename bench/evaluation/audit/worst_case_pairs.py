@@ -34,7 +34,7 @@ from bench.privacy.events.events import (
     TreeSums,
 )
 from bench.privacy.events.gaussian_events import square_root
-from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms import mechanisms, responses
 from bench.privacy.mechanisms.noise import Law, Noise
 from bench.privacy.mechanisms.streams import Banded, BinaryTree, Stream
 
@@ -174,7 +174,7 @@ def _sampled_sum(event: SampledGaussian) -> tuple[Part, ...]:
 def _response(event: RandomizedResponse) -> tuple[Part, ...]:
     def answer(draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
         labels = np.full(draws, event.classes - 1 if second else 0, dtype=np.int64)
-        return mechanisms.randomized_response(labels, event.epsilon, event.classes, noise)
+        return responses.randomized_response(labels, event.epsilon, event.classes, noise)
 
     return (Part(event, (answer,), 0.0),)
 
@@ -183,7 +183,7 @@ def _top_k(event: TopKRandomizedResponse) -> tuple[Part, ...]:
     def answer(first: int, other: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
         labels = np.full(draws, other if second else first, dtype=np.int64)
         candidates = np.broadcast_to(np.arange(event.k), (draws, event.k))
-        return mechanisms.top_k_randomized_response(labels, candidates, event.epsilon, event.classes, noise)
+        return responses.top_k_randomized_response(labels, candidates, event.epsilon, event.classes, noise)
 
     pairs = [partial(answer, 0, event.k - 1)]
     if event.classes > event.k:  # the second label is outside the set
@@ -195,7 +195,7 @@ def _likely(event: PriorRandomizedResponse) -> tuple[Part, ...]:
     def answer(other: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
         labels = np.full(draws, other if second else 0, dtype=np.int64)
         prior = np.broadcast_to(np.append([0.5, 0.5], np.zeros(event.classes - 2)), (draws, event.classes))
-        return mechanisms.prior_randomized_response(labels, prior, event.epsilon, noise)
+        return responses.prior_randomized_response(labels, prior, event.epsilon, noise)
 
     pairs = [partial(answer, 1)]
     if event.classes > 2:  # the second label is not among the likely ones

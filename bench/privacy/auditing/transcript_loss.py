@@ -31,7 +31,7 @@ from bench.privacy.auditing.sampled_loss import SampledFunction, SampledSums, Sa
 from bench.privacy.auditing.vote_laws import log_flipped, log_winners
 from bench.privacy.events import losses
 from bench.privacy.events.conversions import gaussian_epsilon_at_least
-from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms import mechanisms, responses
 from bench.privacy.mechanisms.choice_ledger import choice_scale
 from bench.privacy.mechanisms.ledger import PRIVATE
 from bench.privacy.mechanisms.noise import Law, SeededNoise
@@ -147,7 +147,7 @@ def _choices(law: Law, first: Arguments, second: Arguments) -> LabelRows:
 
 
 def _response_law(labels: Labels, epsilon: float, classes: int) -> Floats:
-    log_keep = math.log(mechanisms.keep_probability(epsilon, classes))
+    log_keep = math.log(responses.keep_probability(epsilon, classes))
     found = np.full((len(labels), classes), log_keep - epsilon)
     found[np.arange(len(labels)), labels] = log_keep
     return found
@@ -162,7 +162,7 @@ def _top_k_law(labels: Labels, sets: Labels, given: Arguments) -> Floats:
         kept = _response_law(labels, epsilon, classes)
     else:
         kept = uniform.copy()
-        log_keep = math.log(mechanisms.keep_probability(epsilon, k))
+        log_keep = math.log(responses.keep_probability(epsilon, k))
         np.put_along_axis(kept, sets, np.where(place, log_keep, log_keep - epsilon), axis=1)
     return np.where(place.any(axis=1, keepdims=True), kept, uniform)
 
@@ -175,9 +175,9 @@ def _labels(first: Arguments, second: Arguments) -> LabelRows:
     def plain(generator: np.random.Generator) -> Labels:
         noise = SeededNoise(generator)
         if sets is None:
-            return mechanisms.randomized_response(labels, epsilon, classes, noise)
+            return responses.randomized_response(labels, epsilon, classes, noise)
         printed = first["outside"] == "printed"
-        respond = mechanisms.printed_top_k if printed else mechanisms.top_k_randomized_response
+        respond = responses.printed_top_k if printed else responses.top_k_randomized_response
         return respond(labels, sets, epsilon, classes, noise)
 
     def laws(distinct: NDArray[Any]) -> tuple[Floats, Floats]:
@@ -198,12 +198,12 @@ def _prior_labels(first: Arguments, second: Arguments) -> LabelRows:
     epsilon, classes = first["epsilon"], prior.shape[1]
 
     def plain(generator: np.random.Generator) -> Labels:
-        return mechanisms.prior_randomized_response(labels, prior, epsilon, SeededNoise(generator))
+        return responses.prior_randomized_response(labels, prior, epsilon, SeededNoise(generator))
 
     def laws(distinct: NDArray[Any]) -> tuple[Floats, Floats]:
         found = np.empty((2, len(distinct), classes))
         for answer in range(classes):
-            by_label = mechanisms.prior_likelihood(np.full(len(distinct), answer), distinct[:, 2:], epsilon)
+            by_label = responses.prior_likelihood(np.full(len(distinct), answer), distinct[:, 2:], epsilon)
             for side in (0, 1):
                 label = distinct[:, side].astype(np.int64)[:, None]
                 found[side, :, answer] = np.take_along_axis(by_label, label, axis=1)[:, 0]

@@ -251,7 +251,7 @@ class Bypass(Event):
 
 @dataclass(frozen=True, slots=True)
 class PrintedTopK(Bypass):
-    """DPSD's Eq. (5) as printed: not private, see `mechanisms.printed_top_k`. Unit: query-label."""
+    """DPSD's Eq. (5) as printed: not private, see `responses.printed_top_k`. Unit: query-label."""
 
     epsilon: float
     k: int

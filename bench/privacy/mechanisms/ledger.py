@@ -32,7 +32,7 @@ from bench.privacy.events.events import (
     TopKRandomizedResponse,
 )
 from bench.privacy.events.label_events import LabelResponse
-from bench.privacy.mechanisms import mechanisms
+from bench.privacy.mechanisms import mechanisms, responses
 from bench.privacy.mechanisms.charging import PRIVATE as PRIVATE
 from bench.privacy.mechanisms.charging import mechanism, with_plain_fields
 from bench.privacy.mechanisms.choice_ledger import ChoiceMechanisms
@@ -146,10 +146,10 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
 
     @mechanism("labels")
     def randomized_response(self, labels: NDArray[Any], *, epsilon: float, classes: int) -> NDArray[np.int64]:
-        """Release :func:`bench.privacy.mechanisms.mechanisms.randomized_response` of `labels` (n,), each label once."""
+        """Release :func:`bench.privacy.mechanisms.responses.randomized_response` of `labels` (n,), each label once."""
         given = self._labels(labels)
         self._charge_labels(RandomizedResponse(epsilon, classes, answers=len(given), unit=self._label_unit))
-        return self._ask(partial(mechanisms.randomized_response, given, epsilon, classes))
+        return self._ask(partial(responses.randomized_response, given, epsilon, classes))
 
     @mechanism("labels")
     def top_k_randomized_response(
@@ -167,15 +167,15 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         if outside == "printed":
             # Positional: reason, epsilon, k, classes, answers.
             self._record(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
-            return self._ask(partial(mechanisms.printed_top_k, given, sets, epsilon, classes))
+            return self._ask(partial(responses.printed_top_k, given, sets, epsilon, classes))
         self._charge_labels(TopKRandomizedResponse(epsilon, k, classes, answers=len(given), unit=self._label_unit))
-        return self._ask(partial(mechanisms.top_k_randomized_response, given, sets, epsilon, classes))
+        return self._ask(partial(responses.top_k_randomized_response, given, sets, epsilon, classes))
 
     @mechanism("labels")
     def prior_randomized_response(
         self, labels: NDArray[Any], prior: NDArray[Any], *, rows: NDArray[Any], epsilon: float
     ) -> NDArray[np.int64]:
-        """Release `mechanisms.prior_randomized_response` of ``labels[rows]``: int64 (m,).
+        """Release `responses.prior_randomized_response` of ``labels[rows]``: int64 (m,).
 
         `labels` (n,) are those of all records, `rows` (m,) public positions among them, `prior` (m, classes). Labels in
         later calls are other units: while array and epsilon stay the same and no position repeats, all calls cost as
@@ -185,7 +185,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         chosen, known = np.asarray(rows, dtype=np.int64), np.asarray(prior, dtype=np.float64)
         if known.ndim != 2 or known.shape[0] != len(chosen) or not (np.isfinite(known) & (known >= 0)).all():
             raise BenchError(f"a prior needs finite shares of at least 0, ({len(chosen)}, classes), not {known.shape}.")
-        given = mechanisms.known_labels(np.asarray(labels), known.shape[1])
+        given = responses.known_labels(np.asarray(labels), known.shape[1])
         if len(np.unique(chosen)) < len(chosen) or ((chosen < 0) | (chosen >= len(given))).any():
             raise BenchError(f"rows must be different positions in 0..{len(given) - 1}.")
         event = PriorRandomizedResponse(epsilon, known.shape[1], answers=len(chosen), unit=self._label_unit)
@@ -199,7 +199,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
             self._charge(event)
         self._hidden[1][chosen] = True
         asked = self._labels(given[chosen])
-        return self._ask(partial(mechanisms.prior_randomized_response, asked, known, epsilon))
+        return self._ask(partial(responses.prior_randomized_response, asked, known, epsilon))
 
     @property
     def _label_unit(self) -> PrivacyUnit:
