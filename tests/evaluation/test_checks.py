@@ -103,6 +103,13 @@ def test_a_record_that_moves_the_distances_of_others_is_found() -> None:
     assert check_method(SampledAlone).ok
 
 
+def test_a_violation_by_sorted_records_says_what_to_do() -> None:
+    in_order = np.arange(9)[None]
+    found = violation([given(in_order, "records")], [given(in_order + 1, "records")], Adjacency.REPLACE)
+    assert "takes of 9 records" in found
+    assert "let each keep its place" in found
+
+
 def test_another_number_of_calls_or_another_shape_is_a_violation() -> None:
     a = given([[1, 2]], "votes")
     assert "2 times" in violation([a], [a, a], Adjacency.REPLACE)

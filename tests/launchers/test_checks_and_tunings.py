@@ -61,6 +61,8 @@ def test_checks_by_launcher_are_kept_and_made_again_after_an_edit(tmp_path: Path
 @pytest.mark.usefixtures("registries_restored")
 def test_tunings_by_launcher_keep_nothing_that_helps_to_count_trials(tmp_path: Path) -> None:
     file, space, out = tmp_path / "mine.py", tmp_path / "space.yaml", tmp_path / "runs"
+    assert bench("check", "nonprivate", "-o", out, "--seconds", "0", *LOCAL).returncode == 0
+    (other,) = out.glob("launches/*")
     file.write_text(source(*SCALED))
     space.write_text("scale: [1.0, -1.0]\n")
     words = ["tune", "-m", str(file), "-d", "digits", "-p", "tiny", "-e", "5,20", "--space", space, "--trials-mean",
@@ -71,7 +73,7 @@ def test_tunings_by_launcher_keep_nothing_that_helps_to_count_trials(tmp_path: P
     assert {record.key for record in records} == {record["key"] for record in json.loads(done.stdout)["records"]}
     assert len(records) == 2
     assert all(record.cell.tuning is not None and record.provenance.wall_seconds == 0.0 for record in records)
-    assert not list(out.glob("launches/*"))
+    assert list(out.glob("launches/*")) == [other]
     assert not [path for path in out.glob("tuned/*") if path.is_dir()]
     kept = [*out.glob("records/*"), *out.glob("released/*"), *out.glob("tuned/*")]
     assert len(kept) == 6
@@ -79,4 +81,4 @@ def test_tunings_by_launcher_keep_nothing_that_helps_to_count_trials(tmp_path: P
     again = bench(*words)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout) == json.loads(done.stdout)
-    assert not list(out.glob("launches/*"))
+    assert list(out.glob("launches/*")) == [other]

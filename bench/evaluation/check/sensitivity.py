@@ -27,6 +27,7 @@ Norm = Literal["votes", "l1", "l2", "labels", "records", "range"]
 TOLERANCE = 1.0001  # factor for rounding in float32 nets
 EQUAL_BATCHES = "use batches of one size (bench.interface.in_equal_batches)"
 OTHER_SET = "another private set"
+KEPT_PLACES = ". If the method sorts, filters or merges records, let each keep its place: the check compares by place"
 PACKED = 2**20  # bytes of values above which a digest stands for each record
 
 
@@ -146,7 +147,9 @@ def violation(
                 "l1": f"the values by {by} (L1)",
                 "l2": f"the values by {by} (L2)",
             }[first.norm]
-            return f"{who} {what} in its call {number + 1} of {first.mechanism}, which is charged for {charged}"
+            return f"{who} {what} in its call {number + 1} of {first.mechanism}, which is charged for {charged}" + (
+                KEPT_PLACES if first.norm == "records" and moved > records + 1 else ""
+            )
         if first.window:
             steps = [times] if first.first else [*steps, times]
             if (together := sum(steps[-first.window :])) > records * TOLERANCE:
