@@ -37,11 +37,11 @@ def seconds(record: Record) -> float:
     return record.provenance.wall_seconds
 
 
-@pytest.mark.slow
-@pytest.mark.network
+@pytest.mark.replay
+@pytest.mark.timeout(6 * 3_600)
 @pytest.mark.parametrize("name", [name for name in METHODS.names() if METHODS.get(name).private])
 def test_a_row_s_own_run_replays_on_other_records(name: str) -> None:
-    """Hours for all methods: run one by ``-k NAME``. Fetches MNIST and others where they are not here."""
+    """Fetches MNIST and others where they are not here."""
     record = cheapest().get(name)
     if record is None:
         pytest.skip("no committed row that publish replays")
