@@ -144,7 +144,9 @@ def test_one_seed_says_what_its_interval_covers_and_borrows_where_it_can() -> No
 
 def test_a_time_that_the_cache_shortened_is_not_shown() -> None:
     cold, warm = provenance(wall_seconds=100.0), provenance(wall_seconds=3.0, artefacts_found=2)
-    (row,) = build_board([record(provenance=cold), record(seed=1, provenance=warm)]).rows
+    busy = provenance(wall_seconds=300.0)  # beside other work
+    given = [record(provenance=cold), record(seed=1, provenance=warm), record(seed=2, provenance=busy)]
+    (row,) = build_board(given).rows
     assert cells_of(row)["time"] == "100 s (cpu, 2 threads)"
     assert cells_of(build_board([record(provenance=warm)]).rows[0])["time"] == "–"
 
