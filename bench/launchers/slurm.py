@@ -36,13 +36,9 @@ def job_name(launch_id: str) -> str:
 
 
 def submit_array(
-    launch: Launch,
-    calls: Sequence[Callable[[], str]],
-    cluster: Cluster,
-    resources: JobResources,
-    waits: Sequence[str] = (),
-    requeues: int = 0,
-) -> list[str]:
+    launch: Launch, calls: Sequence[Callable[[], str]], cluster: Cluster, resources: JobResources,
+    waits: Sequence[str] = (), requeues: int = 0,
+) -> list[str]:  # fmt: skip
     """Submit `calls` as one array that waits for the jobs `waits`, and return the jobs' ids.
 
     A job that reaches its time limit goes back to the queue, up to `requeues` times. Raises :class:`RefusedError`.

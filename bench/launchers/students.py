@@ -20,13 +20,10 @@ from bench.storage.interrupts import Stopped, stopping_signals
 
 
 def each_student(
-    asked: Students,
-    do: Callable[[Record, RunDir, DataSource, Progress, Resources], None],
-    resources: Resources,
-    quiet: bool,
-    end: Callable[[list[Record]], None] = lambda students: None,
+    asked: Students, do: Callable[[Record, RunDir, DataSource, Progress, Resources], None], resources: Resources,
+    quiet: bool, end: Callable[[list[Record]], None] = lambda students: None,
     closing: contextlib.ExitStack | None = None,
-) -> int | None:
+) -> int | None:  # fmt: skip
     """Call `do` for each chosen student, then `end`; return the signal that stopped it.
 
     It shares the directory with other commands: `do` claims each result that it makes.

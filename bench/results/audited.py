@@ -31,16 +31,9 @@ def corrected(confidence: float, tests: int) -> float:
 
 
 def bounded(
-    name: str,
-    family: str,
-    canaries: int,
-    guesses: int,
-    correct: int,
-    group: int,
-    delta: float,
-    confidence: float,
+    name: str, family: str, canaries: int, guesses: int, correct: int, group: int, delta: float, confidence: float,
     events: Sequence[Event] = (),
-) -> Channel:
+) -> Channel:  # fmt: skip
     """Return the channel with its one-run bound for one record and, if proven, the bound by the curve of `events`."""
     epsilon = one_run_epsilon(canaries, guesses, correct, delta, confidence, group)
     cap = one_run_cap(canaries, guesses, delta, confidence, group)
@@ -62,13 +55,9 @@ def no_power(audits: Iterable[AuditRecord]) -> bool:
 
 
 def many_bounded(
-    name: str,
-    family: str,
-    errors: tuple[int, int, int, int],
-    delta: float,
-    confidence: float,
+    name: str, family: str, errors: tuple[int, int, int, int], delta: float, confidence: float,
     events: Sequence[Event] = (),
-) -> Channel:
+) -> Channel:  # fmt: skip
     """Return the channel of one canary over many runs, with bounds as in :func:`bounded`."""
     found = many_run_epsilon(*errors, delta, confidence)
     by_curve = many_run_by_curve(events, *errors, delta, confidence)
