@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 from bench.core.errors import BenchError
-from bench.core.options import LaunchOptions, flag_of, words_of
+from bench.core.options import LaunchOptions, flags_of, words_of
 from bench.core.printable import counted, page
 from bench.core.progress import echo, open_progress, print_fields, print_json, print_table
 from bench.reports.papers.build import index_text, make_artefact
@@ -176,5 +176,5 @@ def _words(launch: LaunchOptions) -> list[str]:
     for one in fields(launch):
         value = getattr(launch, one.name)
         if value is not None and one.name not in ("slurm", "detach", "resources", "shards", "retries", "gpus", "pack"):
-            given += [flag_of(LaunchOptions, one.name), str(value)]
+            given += [flags_of(LaunchOptions)[one.name], str(value)]
     return [*given, *(word for line in launch.slurm or () for word in ("--slurm", line))]
