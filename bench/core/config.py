@@ -181,12 +181,10 @@ class Grid:
     """Replaces the epsilons; needs the proven basis."""
 
     def __post_init__(self) -> None:
-        for name, values in (("methods", self.methods), ("datasets", self.datasets), ("epsilons", self.epsilons)):
-            if not values:
-                raise BenchError(
-                    f"no {name} given. Example: --{'eps' if name == 'epsilons' else name} "
-                    f"{'1,10' if name == 'epsilons' else 'pate' if name == 'methods' else 'mnist'}."
-                )
+        examples = {"methods": "--methods pate", "datasets": "--datasets mnist", "epsilons": "--eps 1,10"}
+        for name, example in examples.items():
+            if not getattr(self, name):
+                raise BenchError(f"no {name} given. Example: {example}.")
         if self.risk is not None and self.basis is not Basis.PROVEN:
             raise BenchError("--risk bounds the proven curve. Leave out --basis, or give --basis proven.")
         for epsilon in self.epsilons:

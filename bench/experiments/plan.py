@@ -81,11 +81,6 @@ class Cell(Specified):
     key: str = ""
 
     @property
-    def asked(self) -> CellSpec:
-        """The cell's specification."""
-        return self.spec
-
-    @property
     def title(self) -> str:
         """The cell's name for display."""
         budget = "no privacy" if self.epsilon is None else f"eps {self.epsilon:g} {self.basis.value}"
