@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.core.grouping import grouped
 from bench.core.types import AuditKind, Instrument, PrivacyUnit
 from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.auditing.curve_bounds import CurveBound, many_run_by_curve, one_run_by_curve
@@ -169,10 +169,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
 
 def by_student(found: Iterable[R]) -> Mapping[str, list[R]]:
     """Return audits or attacks by the key of their student, sorted by their own; empty lists for other students."""
-    groups: dict[str, list[R]] = defaultdict(list)
-    for one in sorted(found, key=lambda one: one.key):
-        groups[one.student].append(one)
-    return groups
+    return grouped((one.student, one) for one in sorted(found, key=lambda one: one.key))
 
 
 def with_audits(records: Iterable[Record], audits: Iterable[AuditRecord]) -> list[Record]:
