@@ -59,11 +59,10 @@ def chosen_items(paper: str, figures: list[str], tables: list[str], all_: bool) 
 
 def draw(chosen: Chosen, evidence: Evidence, into: Path, *, quiet: bool, json: bool) -> None:
     """Draw tables and figures into `into`, and print a table of them and the commands for missing results."""
-    artefacts, reported = [], read_reported()
-    with open_progress(quiet=quiet) as progress, progress.stage("tables and figures", len(chosen)) as stage:
-        for of, spec in chosen:
-            artefacts.append(make_artefact(of, spec, evidence, reported, into))
-            stage.advance()
+    reported = read_reported()
+    with open_progress(quiet=quiet) as progress:
+        each = progress.each("tables and figures", chosen)
+        artefacts = [make_artefact(of, spec, evidence, reported, into) for of, spec in each]
     index = into / "index.md"
     write_atomic(index, page(index_text(artefacts, evidence.warnings)))
     missing = [one for artefact in artefacts for one in artefact.missing]

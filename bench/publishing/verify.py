@@ -125,11 +125,9 @@ def verify(
 def _check(found: Publication, records: Sequence[Record], kept: Outcomes, progress: Progress) -> None:
     names = sorted({record.method for record in records})
     prepare_device()
-    with progress.stage("checks", len(names)) as stage:
-        for name in names:
-            those = [record for record in records if record.method == name]
-            found.items.append(kept.once("check", name, those, partial(_checked, name, those)))
-            stage.advance()
+    for name in progress.each("checks", names):
+        those = [record for record in records if record.method == name]
+        found.items.append(kept.once("check", name, those, partial(_checked, name, those)))
 
 
 def _checked(name: str, records: Sequence[Record]) -> Item:
@@ -154,10 +152,8 @@ def _replay(found: Publication, records: Sequence[Record], kept: Outcomes, progr
         if METHODS.get(record.method).private and record.cell.tuning is None and not record.collapsed:
             given = tuple(sorted(map(str, (record.cell.overrides or {}).items())))
             alike[record.method, record.preset, record.dataset, given].append(record)
-    with progress.stage("replays", len(alike)) as stage:
-        for those in alike.values():
-            found.items.append(kept.once("replay", those[0].method, those, partial(_replayed, those)))
-            stage.advance()
+    for those in progress.each("replays", alike.values()):
+        found.items.append(kept.once("replay", those[0].method, those, partial(_replayed, those)))
 
 
 def _replayed(records: Sequence[Record]) -> Item:
