@@ -9,6 +9,7 @@ import heapq
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -112,10 +113,8 @@ def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
         except OSError:  # a folder may be absent
             continue
         for _, path in heapq.nlargest(most, aged):
-            try:
+            with suppress(OSError, ValueError):
                 found.append(parse_record(read_plain(Path(path))))
-            except (OSError, ValueError):
-                continue
     return found
 
 
