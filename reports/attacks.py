@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from bench.core.grouping import grouped
 from bench.core.rows import Estimated
 from bench.core.types import NO_PRIVACY, ROBUSTNESS, Family
 from bench.results.attack_record import AttackRecord, Role
@@ -60,10 +61,7 @@ def exceeded(attack: AttackRecord) -> list[str]:
 def findings(attacks: Sequence[AttackRecord]) -> list[str]:
     """Return a line for each measure above its bound, then one for each reason for missing power."""
     above = [f"{ABOVE}: {attack.key}: {words}" for attack in attacks for words in exceeded(attack)]
-    reasons: dict[str, list[str]] = {}
-    for attack in attacks:
-        if attack.no_power:
-            reasons.setdefault(attack.no_power, []).append(f"{attack.attack} on {attack.dataset}")
+    reasons = grouped((a.no_power, f"{a.attack} on {a.dataset}") for a in attacks if a.no_power)
     return above + [f"no power ({', '.join(dict.fromkeys(where))}): {why}" for why, where in sorted(reasons.items())]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 
+from bench.core.grouping import grouped
 from bench.reports.board_row import BoardRow
 from bench.reports.leaderboard import Board, cells_of, claim_text
 from bench.reports.order import dataset_order
@@ -35,12 +35,8 @@ COLUMNS = (
 
 def published_page(board: Board, systems: Systems, numbers: Iterable[Reported]) -> str:
     """Return the page: a table row for each system with a printed number, and one for its corrected form."""
-    printed: dict[str, list[Reported]] = defaultdict(list)
-    for number in numbers:
-        printed[number.system].append(number)
-    rows: dict[str, list[BoardRow]] = defaultdict(list)
-    for row in board.rows:
-        rows[row.method].append(row)
+    printed = grouped((number.system, number) for number in numbers)
+    rows = grouped((row.method, row) for row in board.rows)
     collapsed = {record.method for record in board.failures if record.collapsed}
     lines = [
         line

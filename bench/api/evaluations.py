@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ from bench.evaluation.check.noninterference import SECONDS, Check, check_method
 from bench.evaluation.check.trials import random_seeds
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import ATTACKS, METHODS
-from bench.launchers.students import each_student
+from bench.launchers.students import Do, each_student
 from bench.launchers.worker import ClaimProgress, claimed_result
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.record import Record
@@ -79,7 +78,7 @@ def audit(
 
         found.append(_made(run_dir, audit_key(record, options), f"audit of {record.key}", run_dir.read_audit, make))
 
-    _end(each_student(Students(_words(keys), Path(out), data=data), do, Resources(device), quiet))
+    _each(keys, out, data, device, quiet, do)
     return found
 
 
@@ -115,10 +114,14 @@ def attack(
         place = Workplace(run_dir, source, progress, options, resources, data)
         with place.stack:
             for name in names:
-                key, title = planned_key(record, name, place), f"{name} on {record.key}"
-                found.append(_made(run_dir, key, title, run_dir.read_attack, partial(_attacked, record, name, place)))
 
-    _end(each_student(Students(_words(keys), Path(out), data=data), do, Resources(device), quiet))
+                def make(held: Held, name: str = name) -> AttackRecord:
+                    return attack_student(record, name, place)
+
+                title = f"{name} on {record.key}"
+                found.append(_made(run_dir, planned_key(record, name, place), title, run_dir.read_attack, make))
+
+    _each(keys, out, data, device, quiet, do)
     return found
 
 
@@ -130,16 +133,7 @@ def _made(run_dir: RunDir, key: str, title: str, read: Callable[[str], R | None]
     return found
 
 
-def _attacked(record: Record, name: str, place: Workplace, held: Held) -> AttackRecord:
-    return attack_student(record, name, place)
-
-
-def _words(keys: Iterable[str] | None) -> list[str]:
-    if keys is None:
-        return []
-    return keys.split(",") if isinstance(keys, str) else list(keys)
-
-
-def _end(stopped: int | None) -> None:
-    if stopped is not None:
+def _each(keys: Names | None, out: str | Path, data: str | None, device: str, quiet: bool, do: Do) -> None:
+    words = keys.split(",") if isinstance(keys, str) else list(keys or ())
+    if each_student(Students(words, Path(out), data=data), do, Resources(device), quiet) is not None:
         raise KeyboardInterrupt("stopped; the same call resumes.")

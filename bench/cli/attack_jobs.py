@@ -117,11 +117,8 @@ def _inline(asked: Attacks) -> tuple[list[AttackRecord], Launched]:
         if not places:
             places.append(asked.workplace(run_dir, source, progress, resources))
             places[0].stack = stack
-        names = asked.on(record)
-        with progress.stage("attacks", len(names)) as stage:
-            for name in names:
-                attacked(record, name, places[0])
-                stage.advance()
+        for name in progress.each("attacks", asked.on(record)):
+            attacked(record, name, places[0])
 
     def end(students: list[Record]) -> None:
         made = {(found.student, found.attack) for found in results if found.failure is None}

@@ -41,9 +41,7 @@ from bench.storage.files import write_atomic
 class KeptCheck(Row):
     """A check in the folder ``checks`` of a run directory; `asked`: the digest of options and of all code checked."""
 
-    method: str
-    verdict: CheckVerdict
-    reason: str
+    check: Check
     asked: str
 
 
@@ -66,15 +64,12 @@ class Checks:
             kept = KeptCheck.model_validate(json_object(read_plain(self._path(method))))
         except (OSError, ValueError):
             return None
-        if kept.asked != self._asked(method) or kept.verdict is CheckVerdict.FAILED:
-            return None
-        return Check(kept.method, kept.verdict, kept.reason)
+        return None if kept.asked != self._asked(method) or kept.check.verdict is CheckVerdict.FAILED else kept.check
 
     def keep(self, method: type[Method], check: Check) -> None:
         """Write the `check` of `method`."""
-        kept = KeptCheck(method=check.method, verdict=check.verdict, reason=check.reason, asked=self._asked(method))
         self._path(method).parent.mkdir(exist_ok=True)
-        write_atomic(self._path(method), kept.to_json().encode())
+        write_atomic(self._path(method), KeptCheck(check=check, asked=self._asked(method)).to_json().encode())
 
     def launch(self, missing: Mapping[str, type[Method]], settings: Cluster, progress: Progress) -> Launched:
         """Make the checks of the `missing` methods, by command-line word, with the launcher of `settings`."""

@@ -30,14 +30,9 @@ Replace = Annotated[bool, typer.Option("--replace", help="Replace published reco
 
 
 def publish(
-    runs: Runs,
-    into: Into = Path("leaderboards"),
-    dry_run: DryRun = False,
-    replace: Replace = False,
-    rerun: Rerun = None,
-    no_rerun: NoRerun = False,
-    json_: Json = False,
-) -> None:
+    runs: Runs, into: Into = Path("leaderboards"), dry_run: DryRun = False, replace: Replace = False,
+    rerun: Rerun = None, no_rerun: NoRerun = False, json_: Json = False,
+) -> None:  # fmt: skip
     """Add records, with their audits and attacks, to the board and rebuild its pages. Adds all records or none.
 
     First repeats the planning and the accounting of each record, checks its method, and reruns and replays one cell of

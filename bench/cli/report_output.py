@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 from bench.core.errors import BenchError
-from bench.core.options import LaunchOptions, flag_of, words_of
+from bench.core.options import LaunchOptions, flags_of, words_of
 from bench.core.printable import counted, page
 from bench.core.progress import echo, open_progress, print_fields, print_json, print_table
 from bench.reports.papers.build import index_text, make_artefact
@@ -59,11 +59,10 @@ def chosen_items(paper: str, figures: list[str], tables: list[str], all_: bool) 
 
 def draw(chosen: Chosen, evidence: Evidence, into: Path, *, quiet: bool, json: bool) -> None:
     """Draw tables and figures into `into`, and print a table of them and the commands for missing results."""
-    artefacts, reported = [], read_reported()
-    with open_progress(quiet=quiet) as progress, progress.stage("tables and figures", len(chosen)) as stage:
-        for of, spec in chosen:
-            artefacts.append(make_artefact(of, spec, evidence, reported, into))
-            stage.advance()
+    reported = read_reported()
+    with open_progress(quiet=quiet) as progress:
+        each = progress.each("tables and figures", chosen)
+        artefacts = [make_artefact(of, spec, evidence, reported, into) for of, spec in each]
     index = into / "index.md"
     write_atomic(index, page(index_text(artefacts, evidence.warnings)))
     missing = [one for artefact in artefacts for one in artefact.missing]
@@ -176,5 +175,5 @@ def _words(launch: LaunchOptions) -> list[str]:
     for one in fields(launch):
         value = getattr(launch, one.name)
         if value is not None and one.name not in ("slurm", "detach", "resources", "shards", "retries", "gpus", "pack"):
-            given += [flag_of(LaunchOptions, one.name), str(value)]
+            given += [flags_of(LaunchOptions)[one.name], str(value)]
     return [*given, *(word for line in launch.slurm or () for word in ("--slurm", line))]

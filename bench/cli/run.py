@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -230,7 +231,7 @@ def status(former: Former = None, out: Out = Path("runs"), json_: Json = False) 
 
     seen = overview(former or out)
     if json_:
-        print_json(seen.as_dict())
+        print_json(asdict(seen))
         return
     for title, columns, rows in seen.tables():
         print_table(title, columns, rows)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, 
 from bench.core.errors import BenchError, UnknownNameError, first_problem
 from bench.core.lazy_libraries import pydantic
 from bench.core.risk_target import RiskTarget
-from bench.core.types import Basis, Facts, TargetAdjacency
+from bench.core.types import Basis, Budget, Facts, TargetAdjacency
 
 if TYPE_CHECKING:
     from bench.core.rows import Change
@@ -181,19 +181,14 @@ class Grid:
     """Replaces the epsilons; needs the proven basis."""
 
     def __post_init__(self) -> None:
-        for name, values in (("methods", self.methods), ("datasets", self.datasets), ("epsilons", self.epsilons)):
-            if not values:
-                raise BenchError(
-                    f"no {name} given. Example: --{'eps' if name == 'epsilons' else name} "
-                    f"{'1,10' if name == 'epsilons' else 'pate' if name == 'methods' else 'mnist'}."
-                )
-        for epsilon in self.epsilons:
-            if math.isnan(epsilon) or math.isinf(epsilon) or epsilon <= 0:
-                raise BenchError(f"epsilon must be a positive finite number, not {epsilon}. Try --eps 1,10.")
+        examples = {"methods": "--methods pate", "datasets": "--datasets mnist", "epsilons": "--eps 1,10"}
+        for name, example in examples.items():
+            if not getattr(self, name):
+                raise BenchError(f"no {name} given. Example: {example}.")
         if self.risk is not None and self.basis is not Basis.PROVEN:
             raise BenchError("--risk bounds the proven curve. Leave out --basis, or give --basis proven.")
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise BenchError(f"delta must lie strictly between 0 and 1, not {self.delta}. Try --delta 1e-5.")
+        for epsilon in self.epsilons:
+            Budget(epsilon, 1e-5 if self.delta is None else self.delta)
         if any(seed < 0 for seed in self.seeds):
             raise BenchError("seeds must not be negative. Try --seeds 0,1,2.")
 

@@ -15,51 +15,35 @@ PRIVATE_FIGURES = "measured on private records: keep these figures private, or a
 """Note on a record of an attack or audit, which measures private data without noise by design."""
 
 
+class _IfPublic:
+    """An answer that is yes for a public benchmark, and no for other data."""
+
+    def __get__(self, policy: Disclosure, owner: type) -> bool:
+        return policy.public_benchmark
+
+
 @dataclass(frozen=True, slots=True)
 class Disclosure:
     """The policy for one data set, which is a public benchmark or not."""
 
     public_benchmark: bool
 
-    @property
-    def data_figures(self) -> bool:
-        """Whether records may state noiseless figures of private data, such as a data-dependent epsilon."""
-        return self.public_benchmark
-
-    @property
-    def test_labels(self) -> bool:
-        """Whether records may state figures of the test records beyond the accuracy, such as class frequencies."""
-        return self.public_benchmark
-
-    @property
-    def pool_labels(self) -> bool:
-        """Whether the held-back labels of the public pool are public too."""
-        return self.public_benchmark
-
-    @property
-    def messages(self) -> bool:
-        """Whether records may quote exceptions and tracebacks, whose text may hold records or their file names."""
-        return self.public_benchmark
-
-    @property
-    def exact_costs(self) -> bool:
-        """Whether records may state the exact start, time and memory, which may depend on the data."""
-        return self.public_benchmark
-
-    @property
-    def noise_salt(self) -> bool:
-        """Whether the salt of the noise may be chosen and recorded; whoever knows it can subtract the noise."""
-        return self.public_benchmark
-
-    @property
-    def pictures(self) -> bool:
-        """Whether pictures may show records, reconstructions by nets without privacy, and names of classes."""
-        return self.public_benchmark
-
-    @property
-    def publishable(self) -> bool:
-        """Whether a row of the board may come from the data."""
-        return self.public_benchmark
+    data_figures = _IfPublic()
+    """Whether records may state noiseless figures of private data, such as a data-dependent epsilon."""
+    test_labels = _IfPublic()
+    """Whether records may state figures of the test records beyond the accuracy, such as class frequencies."""
+    pool_labels = _IfPublic()
+    """Whether the held-back labels of the public pool are public too."""
+    messages = _IfPublic()
+    """Whether records may quote exceptions and tracebacks, whose text may hold records or their file names."""
+    exact_costs = _IfPublic()
+    """Whether records may state the exact start, time and memory, which may depend on the data."""
+    noise_salt = _IfPublic()
+    """Whether the salt of the noise may be chosen and recorded; whoever knows it can subtract the noise."""
+    pictures = _IfPublic()
+    """Whether pictures may show records, reconstructions by nets without privacy, and names of classes."""
+    publishable = _IfPublic()
+    """Whether a row of the board may come from the data."""
 
     @property
     def owner_only(self) -> bool:

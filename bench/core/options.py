@@ -221,13 +221,9 @@ def hints_of(kind: type) -> dict[str, Any]:
     return {one.name: hints[one.name] for one in fields(kind)}
 
 
-def flag_of(kind: type, name: str) -> str:
-    """Return the command-line option for the field `name` of `kind`, or "" if it has none."""
-    return _flags(kind)[name]
-
-
 @functools.cache  # cached, because thousands of pages print a command
-def _flags(kind: type) -> dict[str, str]:
+def flags_of(kind: type) -> dict[str, str]:
+    """Return the command-line option for each field of `kind`, "" for one without."""
     hints = hints_of(kind)
     return {name: "".join(str(one.default) for one in getattr(hints[name], "__metadata__", ())[-1:]) for name in hints}
 
@@ -235,14 +231,13 @@ def _flags(kind: type) -> dict[str, str]:
 def words_of(options: Any) -> list[str]:
     """Return the command-line words for the dataclass `options`, omitting fields that are None."""
     kind: type = type(options)
-    given = {one.name: getattr(options, one.name) for one in fields(options)}
-    return [word for name, value in given.items() for word in _words(flag_of(kind, name), value)]
+    return [word for name, flag in flags_of(kind).items() for word in _words(flag, getattr(options, name))]
 
 
 def grid_words(**given: object) -> list[str]:
     """Return the command-line words for these fields of :class:`GridOptions`, omitting None and default choices."""
     told = {name: value for name, value in given.items() if value is not _usual().get(name)}
-    return [word for name, value in told.items() for word in _words(flag_of(GridOptions, name), value)]
+    return [word for name, value in told.items() for word in _words(flags_of(GridOptions)[name], value)]
 
 
 @functools.cache

@@ -9,14 +9,16 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.core.lazy_libraries import progress as rich_progress
 from bench.core.lazy_libraries import rich
 from bench.core.printable import printable
+
+T = TypeVar("T")
 
 
 def open_streams() -> None:
@@ -156,6 +158,13 @@ class Progress:
     def stage(self, name: str, total: int, seconds: float = math.inf) -> Iterator[Stage]:
         """Open a stage of `total` steps below the current stage; it ends after `seconds` at the latest."""
         yield SILENT
+
+    def each(self, name: str, items: Collection[T]) -> Iterator[T]:
+        """Yield `items` in a stage that advances after each."""
+        with self.stage(name, len(items)) as stage:
+            for item in items:
+                yield item
+                stage.advance()
 
     def say(self, text: str) -> None:
         """Print a permanent line."""

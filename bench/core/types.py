@@ -146,9 +146,9 @@ class Budget:
     adjacency: TargetAdjacency = TargetAdjacency.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        if math.isnan(self.epsilon) or math.isinf(self.epsilon) or self.epsilon <= 0:
+        if not 0 < self.epsilon < math.inf:
             raise BenchError(f"epsilon must be a positive finite number, not {self.epsilon}. Try --eps 1,10.")
-        if math.isnan(self.delta) or not 0 < self.delta < 1:
+        if not 0 < self.delta < 1:
             raise BenchError(f"delta must lie strictly between 0 and 1, not {self.delta}. Try --delta 1e-5.")
 
 

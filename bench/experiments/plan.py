@@ -81,11 +81,6 @@ class Cell(Specified):
     key: str = ""
 
     @property
-    def asked(self) -> CellSpec:
-        """The cell's specification."""
-        return self.spec
-
-    @property
     def title(self) -> str:
         """The cell's name for display."""
         budget = "no privacy" if self.epsilon is None else f"eps {self.epsilon:g} {self.basis.value}"
@@ -102,12 +97,9 @@ class Dataset:
 
 
 def expand(
-    grid: Grid,
-    describe: Callable[[str], Dataset],
-    calibrations: Calibrations | None = None,
-    advance: Callable[[int], None] = lambda planned: None,
-    tuning: Tuning | None = None,
-) -> list[Cell]:
+    grid: Grid, describe: Callable[[str], Dataset], calibrations: Calibrations | None = None,
+    advance: Callable[[int], None] = lambda planned: None, tuning: Tuning | None = None,
+) -> list[Cell]:  # fmt: skip
     """Return the cells of `grid`; `describe` maps a data set's name to its public facts.
 
     With `tuning`, cells are calibrated for the epsilon of one trial. Cells of one data set, method and seed are

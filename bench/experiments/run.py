@@ -238,8 +238,8 @@ def _score(cell: Cell, released: Released, material: Materialised, ledger: Ledge
 def _privacy(
     cell: Cell, ledger: Ledger, accuracy: float, material: Materialised, tuned: RepeatAndSelect | None
 ) -> Privacy:
-    method = METHODS.get(cell.method)
-    if cell.facts.disclosure.data_figures and tuned is None:
+    method, figures = METHODS.get(cell.method), cell.facts.disclosure.data_figures
+    if figures and tuned is None:
         after = bound_method(cell).claimed_after(cell.delta, ledger)
         claim = checked_claim(after, f"{method.name}.claimed_after()")
     else:
@@ -252,13 +252,10 @@ def _privacy(
             )
         events = [tuned]
         claim = tuned_claim(claim, proven(events, cell.delta))
-    accountants = account(events, cell.delta)
-    withheld = ""
-    if tuned is not None:
-        pass  # data-dependent figures would describe a single trial
-    elif cell.facts.disclosure.data_figures:
+    accountants, withheld = account(events, cell.delta), ""
+    if tuned is None and figures:  # those of a tuned cell would describe a single trial
         accountants = [*accountants, *ledger.data_dependent(cell.delta)]
-    else:
+    elif tuned is None:
         withheld = "the data set is not a public benchmark, and data-dependent figures reveal its records"
     record_level = ledger.record_level(cell.delta)
     return Privacy(

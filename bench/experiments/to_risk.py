@@ -32,13 +32,9 @@ TOLERANCE = 1e-4
 
 
 def expand_to_risk(
-    grid: Grid,
-    describe: Callable[[str], Dataset],
-    calibrations: Calibrations,
-    say: Callable[[str], None],
-    advance: Callable[[int], None] = lambda planned: None,
-    optional: Callable[[str], bool] = lambda method: False,
-) -> list[Cell]:
+    grid: Grid, describe: Callable[[str], Dataset], calibrations: Calibrations, say: Callable[[str], None],
+    advance: Callable[[int], None] = lambda planned: None, optional: Callable[[str], bool] = lambda method: False,
+) -> list[Cell]:  # fmt: skip
     """Return the cells of `grid`, whose epsilons do not matter, each calibrated to ``grid.risk``; `say` gets the risks.
 
     `advance` as in :func:`bench.experiments.plan.expand`. Raises :class:`BenchError` for a method that has no proven

@@ -247,11 +247,8 @@ def plan_tunings(
     """Plan the tunings of the cells of `grids`, and create `run_dir`; raise as :func:`plan_tuning` does."""
     run_dir.check_writable()
     calibrations = Calibrations(run_dir.cache_path)
-    plans = []
-    with progress.stage("calibrating", len(grids)) as stage:
-        for grid in grids:
-            plans.append(plan_tuning(grid, tuning, source, calibrations))
-            stage.advance()
+    each = progress.each("calibrating", grids)
+    plans = [plan_tuning(grid, tuning, source, calibrations) for grid in each]
     run_dir.create()
     calibrations.keep()
     return plans

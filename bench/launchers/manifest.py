@@ -208,7 +208,5 @@ def load(folder: Path) -> Launch:
 def launches(run_dir: RunDir) -> Iterator[Launch]:
     """Yield the readable launches of `run_dir`, oldest first; raise :class:`BenchError` if they cannot be listed."""
     for folder in listed(run_dir.launches_path):
-        try:
+        with suppress(BenchError):
             yield load(folder)
-        except BenchError:
-            continue

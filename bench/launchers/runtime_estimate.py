@@ -8,11 +8,13 @@ from __future__ import annotations
 import heapq
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from bench.core.grouping import grouped
 from bench.core.plain_files import read_plain
 from bench.core.printable import counted
 from bench.experiments.plan import Cell
@@ -111,10 +113,8 @@ def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
         except OSError:  # a folder may be absent
             continue
         for _, path in heapq.nlargest(most, aged):
-            try:
+            with suppress(OSError, ValueError):
                 found.append(parse_record(read_plain(Path(path))))
-            except (OSError, ValueError):
-                continue
     return found
 
 
@@ -125,10 +125,7 @@ def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[S
     waits. Cells without an estimate take no time.
     """
     waiting = [len(set(needed)) for needed in needs] or [0] * len(estimates)
-    after: dict[int, list[int]] = defaultdict(list)
-    for cell, needed in enumerate(needs):
-        for first in set(needed):
-            after[first].append(cell)
+    after = grouped((first, cell) for cell, needed in enumerate(needs) for first in set(needed))
     ready = [cell for cell, count in enumerate(waiting) if count == 0]  # ascending order makes it a heap
     running: list[tuple[float, int]] = []
     now = 0.0
@@ -181,10 +178,7 @@ def remaining(results: Sequence[Progressed]) -> float | None:
     at a time as now or on average so far, with the same breaks between them as so far.
     """
     elapsed = max((result.age or 0.0 for result in results), default=0.0)
-    took: Mapping[tuple[str, ...], list[float]] = defaultdict(list)
-    for result in results:
-        if result.done and result.seconds is not None:
-            took[result.kind].append(result.seconds)
+    took = grouped((one.kind, one.seconds) for one in results if one.done and one.seconds is not None)
     every = [seconds for kind in took.values() for seconds in kind]
     pace = sum(result.seconds or 0.0 for result in results) / elapsed if elapsed > 0 else 0.0
     if not every or not pace or any(result.done and result.age is None for result in results):

@@ -41,11 +41,9 @@ def shared_names(cell: Cell) -> tuple[str, ...]:
 
 
 def units_of(
-    cells: Sequence[Cell],
-    done: Iterable[Cell] = (),
-    shards: int = 1,
+    cells: Sequence[Cell], done: Iterable[Cell] = (), shards: int = 1,
     before: Callable[[Cell], Signature | None] = lambda cell: None,
-) -> list[Unit]:
+) -> list[Unit]:  # fmt: skip
     """Return the units of `cells`, makers of shared artefacts first; artefacts of `done` cells exist already.
 
     With `shards` above 1, that many parallel units make each ensemble. Raises :class:`BenchError` if none can be split.

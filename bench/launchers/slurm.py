@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.grouping import grouped
 from bench.core.lazy_libraries import submitit
 from bench.launchers.manifest import Launch
 from bench.launchers.schedule import Order
-from bench.launchers.settings import Cluster, JobResources, More
+from bench.launchers.settings import Cluster, JobResources
 from bench.launchers.slurm_cli import LARGEST_ARRAY, account_of_shell, command, undisturbed
 from bench.launchers.slurm_ends import STATES
 
@@ -36,13 +37,9 @@ def job_name(launch_id: str) -> str:
 
 
 def submit_array(
-    launch: Launch,
-    calls: Sequence[Callable[[], str]],
-    cluster: Cluster,
-    resources: JobResources,
-    waits: Sequence[str] = (),
-    requeues: int = 0,
-) -> list[str]:
+    launch: Launch, calls: Sequence[Callable[[], str]], cluster: Cluster, resources: JobResources,
+    waits: Sequence[str] = (), requeues: int = 0,
+) -> list[str]:  # fmt: skip
     """Submit `calls` as one array that waits for the jobs `waits`, and return the jobs' ids.
 
     A job that reaches its time limit goes back to the queue, up to `requeues` times. Raises :class:`RefusedError`.
@@ -77,9 +74,7 @@ def outside_any_job() -> Iterator[None]:
 
 def arrays(wave: Sequence[Order], capped: bool, largest: int = LARGEST_ARRAY) -> list[list[Order]]:
     """Return the array jobs of a wave: orders with the same resources that wait for the same keys."""
-    groups: dict[tuple[str, More, tuple[str, ...]], list[Order]] = {}
-    for order in wave:
-        groups.setdefault((order.resources, order.more, () if capped else order.after), []).append(order)
+    groups = grouped(((order.resources, order.more, () if capped else order.after), order) for order in wave)
     return [same[i : i + largest] for same in groups.values() for i in range(0, len(same), largest)]
 
 

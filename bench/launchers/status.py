@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import signal
@@ -74,10 +73,6 @@ class Overview:
     failures: list[tuple[str, str]]
     waiting: list[str]
     notes: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return dataclasses.asdict(self)
 
     def tables(self) -> Iterable[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
         """Yield title, columns and rows of each non-empty table; launches always."""

@@ -18,15 +18,13 @@ from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from bench.storage.interrupts import Stopped, stopping_signals
 
+Do = Callable[[Record, RunDir, DataSource, Progress, Resources], None]
+
 
 def each_student(
-    asked: Students,
-    do: Callable[[Record, RunDir, DataSource, Progress, Resources], None],
-    resources: Resources,
-    quiet: bool,
-    end: Callable[[list[Record]], None] = lambda students: None,
-    closing: contextlib.ExitStack | None = None,
-) -> int | None:
+    asked: Students, do: Do, resources: Resources, quiet: bool,
+    end: Callable[[list[Record]], None] = lambda students: None, closing: contextlib.ExitStack | None = None,
+) -> int | None:  # fmt: skip
     """Call `do` for each chosen student, then `end`; return the signal that stopped it.
 
     It shares the directory with other commands: `do` claims each result that it makes.

@@ -107,17 +107,10 @@ def _mark(launch: Launch, unit: Unit) -> Path:
 
 
 def work_through(
-    launch: Launch,
-    units: Sequence[Unit],
-    run_dir: RunDir,
-    source: DataSource,
-    progress: Progress,
-    *,
-    resources: Resources,
-    wait: bool = True,
-    done: Callable[[Unit, Record | None], None] = lambda unit, record: None,
+    launch: Launch, units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, *,
+    resources: Resources, wait: bool = True, done: Callable[[Unit, Record | None], None] = lambda unit, record: None,
     going_on: Callable[[], bool] = lambda: True,
-) -> None:
+) -> None:  # fmt: skip
     """Run each of `units` that is neither done nor running elsewhere, under its claim, and call `done` for each.
 
     With `wait`, return when all are settled: take over units of dead runners, and start a unit after those in `after`.
@@ -178,13 +171,9 @@ def claiming(run_dir: RunDir, key: str, about: Mapping[str, object], *, patience
 
 
 def claimed_result(
-    run_dir: RunDir,
-    key: str,
-    title: str,
-    read: Callable[[str], R | None],
-    keep: Callable[[R], bool],
+    run_dir: RunDir, key: str, title: str, read: Callable[[str], R | None], keep: Callable[[R], bool],
     make: Callable[[Held], R],
-) -> R | None:
+) -> R | None:  # fmt: skip
     """Return the stored result of `key` if `keep` accepts it, otherwise that of `make`, which runs under a claim.
 
     None if another process is making it.

@@ -41,14 +41,9 @@ def roc(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def membership_metrics(
-    scores: ArrayLike,
-    members: ArrayLike,
-    groups: ArrayLike | None = None,
-    fprs: Sequence[float] = (0.001, 0.01),
-    seed: int = 0,
-    draws: int = DRAWS,
-    confidence: float = CONFIDENCE,
-) -> dict[str, Estimated]:
+    scores: ArrayLike, members: ArrayLike, groups: ArrayLike | None = None, fprs: Sequence[float] = (0.001, 0.01),
+    seed: int = 0, draws: int = DRAWS, confidence: float = CONFIDENCE,
+) -> dict[str, Estimated]:  # fmt: skip
     """Return ``auc`` and ``tpr@`` each of `fprs` in [0, 1] with bootstrap intervals.
 
     Scores of one canary or target are dependent, so the bootstrap resamples whole `groups` (n,). Of several groupings

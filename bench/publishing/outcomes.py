@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from bench.core.plain_files import read_plain
-from bench.core.rows import Row, json_object
 from bench.experiments.calibration_cache import program_digest
 from bench.interface.registry import METHODS
 from bench.publishing.publish import MACHINE, Fate, Item
@@ -21,12 +22,7 @@ from bench.results.provenance import Clock
 from bench.results.record import Record
 from bench.storage.files import write_atomic
 
-
-class _Kept(Row):
-    kind: str
-    name: str
-    fate: Fate
-    why: str
+_ITEM = TypeAdapter(Item)
 
 
 class Outcomes:
@@ -47,12 +43,11 @@ class Outcomes:
         parts = [kind, method, program, *self._machine, *sorted(record.to_json() for record in records)]
         path = self._folder / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.json"
         with suppress(OSError, ValueError):
-            kept = _Kept.model_validate(json_object(read_plain(path)))
-            return Item(kept.kind, kept.name, kept.fate, kept.why)
+            return _ITEM.validate_json(read_plain(path))
         item = make()
         if item.fate is not Fate.REFUSED:
             self._folder.mkdir(exist_ok=True)
-            write_atomic(path, _Kept(kind=item.kind, name=item.name, fate=item.fate, why=item.why).to_json().encode())
+            write_atomic(path, _ITEM.dump_json(item))
         return item
 
     def forget(self) -> None:

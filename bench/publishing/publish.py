@@ -107,12 +107,9 @@ def examine(
     """
     progress = progress or Progress()
     work = _Work(into, replace)
-    listed = {run: _records_in(run) for run in runs}
-    with progress.stage("records", sum(map(len, listed.values()))) as stage:
-        for run, paths in listed.items():
-            for path in paths:
-                work.record(run, path)
-                stage.advance()
+    found = [(run, path) for run in dict.fromkeys(runs) for path in _records_in(run)]
+    for run, path in progress.each("records", found):
+        work.record(run, path)
     for run in runs:
         work.rows(run, "audit", AuditRecord)
         work.rows(run, "attack", AttackRecord)

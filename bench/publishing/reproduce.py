@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
@@ -38,18 +35,6 @@ class Reproduction:
     reason: str = ""
 
 
-class _Counted:
-    """Stand-in for records; only their number is known."""
-
-    labels: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-
 def public_dataset(name: str) -> Dataset | None:
     """Return public facts from pinned counts, None without any. Raises :class:`BenchError` for an unknown name."""
     spec = get_dataset(name)
@@ -67,7 +52,7 @@ _PINNED: dict[str, tuple[DatasetSpec, Dataset | None]] = {}
 def _pinned(spec: DatasetSpec) -> Dataset | None:
     if spec.train_records is None or spec.test_records is None or spec.revision is None:
         return None
-    train, test = _Counted(spec.train_records), _Counted(spec.test_records)
+    train, test = range(spec.train_records), range(spec.test_records)  # a split depends on the numbers alone
     loaded = Loaded(spec, train, test, spec.revision)  # type: ignore[arg-type]
     return Dataset(spec.name, facts(loaded, split(loaded)), spec.revision)
 

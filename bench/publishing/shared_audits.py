@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from bench.core.errors import BenchError
+from bench.core.grouping import grouped
 from bench.core.types import AuditKind
 from bench.evaluation.audit.pairs import WorstPair, worst_pairs
 from bench.interface.registry import METHODS
@@ -141,10 +141,8 @@ def planned_audits(records: Sequence[Record], audits: Sequence[AuditRecord]) -> 
     Tuned rows and rows without a finite claimed or proven epsilon are left out: an audit has nothing to refute.
     """
     done = {audit.student for audit in audits if audit.status is Status.DONE}
-    rows: defaultdict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        if record.status is Status.DONE and record.privacy is not None and METHODS.get(record.method).private:
-            rows[row_key(record)].append(record)
+    fine = (r for r in records if r.status is Status.DONE and r.privacy is not None and METHODS.get(r.method).private)
+    rows = grouped((row_key(record), record) for record in fine)
     by_key = {record.key: record for record in records}
     owned = [(audit, by_key[audit.student]) for audit in audits if audit.student in by_key]
     costs = {method: _cost(audits, method) for method in {record.method for record in records}}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from bench.core.config import NoiseKind, Preset
 from bench.core.confinement import words_confined
 from bench.core.errors import UnknownNameError
+from bench.core.grouping import grouped
 from bench.core.lazy import LazyModule
 from bench.core.progress import Progress
 from bench.core.types import Instrument
@@ -61,10 +62,7 @@ def demand_audits(found: Publication) -> None:
     fixed settings on the same data.
     """
     audited = {(r.method, r.dataset) for r in found.board.values() if r.cell.tuning is None and found.audits.get(r.key)}
-    rows = defaultdict(list)
-    for record in found.board.values():
-        rows[row_key(record)].append(record)
-    for seeds in rows.values():
+    for seeds in grouped((row_key(record), record) for record in found.board.values()).values():
         added = [r for r in seeds if r.key in found.added and r.epsilon is not None and not r.collapsed]
         tuned = seeds[0].cell.tuning is not None
         if tuned and (seeds[0].method, seeds[0].dataset) in audited:
@@ -127,11 +125,9 @@ def verify(
 def _check(found: Publication, records: Sequence[Record], kept: Outcomes, progress: Progress) -> None:
     names = sorted({record.method for record in records})
     prepare_device()
-    with progress.stage("checks", len(names)) as stage:
-        for name in names:
-            those = [record for record in records if record.method == name]
-            found.items.append(kept.once("check", name, those, partial(_checked, name, those)))
-            stage.advance()
+    for name in progress.each("checks", names):
+        those = [record for record in records if record.method == name]
+        found.items.append(kept.once("check", name, those, partial(_checked, name, those)))
 
 
 def _checked(name: str, records: Sequence[Record]) -> Item:
@@ -156,10 +152,8 @@ def _replay(found: Publication, records: Sequence[Record], kept: Outcomes, progr
         if METHODS.get(record.method).private and record.cell.tuning is None and not record.collapsed:
             given = tuple(sorted(map(str, (record.cell.overrides or {}).items())))
             alike[record.method, record.preset, record.dataset, given].append(record)
-    with progress.stage("replays", len(alike)) as stage:
-        for those in alike.values():
-            found.items.append(kept.once("replay", those[0].method, those, partial(_replayed, those)))
-            stage.advance()
+    for those in progress.each("replays", alike.values()):
+        found.items.append(kept.once("replay", those[0].method, those, partial(_replayed, those)))
 
 
 def _replayed(records: Sequence[Record]) -> Item:
@@ -194,10 +188,7 @@ def _chosen(records: Sequence[Record], rerun: Sequence[str]) -> list[Record]:
     for key in rerun:
         if not any(name.startswith(key) for name in chosen):
             raise UnknownNameError("record to add", key, [record.key for record in records])
-    of_method = defaultdict(list)
-    for record in records:
-        of_method[record.method].append(record)
-    for method, those in of_method.items():
+    for method, those in grouped((record.method, record) for record in records).items():
         if not any(record.method == method for record in chosen.values()):
             best = min(those, key=lambda r: (_words(r)[1] != "", _seconds(r, records), r.key))
             chosen[best.key] = best

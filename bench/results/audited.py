@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.core.grouping import grouped
 from bench.core.types import AuditKind, Instrument, PrivacyUnit
 from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.auditing.curve_bounds import CurveBound, many_run_by_curve, one_run_by_curve
@@ -31,16 +31,9 @@ def corrected(confidence: float, tests: int) -> float:
 
 
 def bounded(
-    name: str,
-    family: str,
-    canaries: int,
-    guesses: int,
-    correct: int,
-    group: int,
-    delta: float,
-    confidence: float,
+    name: str, family: str, canaries: int, guesses: int, correct: int, group: int, delta: float, confidence: float,
     events: Sequence[Event] = (),
-) -> Channel:
+) -> Channel:  # fmt: skip
     """Return the channel with its one-run bound for one record and, if proven, the bound by the curve of `events`."""
     epsilon = one_run_epsilon(canaries, guesses, correct, delta, confidence, group)
     cap = one_run_cap(canaries, guesses, delta, confidence, group)
@@ -62,13 +55,9 @@ def no_power(audits: Iterable[AuditRecord]) -> bool:
 
 
 def many_bounded(
-    name: str,
-    family: str,
-    errors: tuple[int, int, int, int],
-    delta: float,
-    confidence: float,
+    name: str, family: str, errors: tuple[int, int, int, int], delta: float, confidence: float,
     events: Sequence[Event] = (),
-) -> Channel:
+) -> Channel:  # fmt: skip
     """Return the channel of one canary over many runs, with bounds as in :func:`bounded`."""
     found = many_run_epsilon(*errors, delta, confidence)
     by_curve = many_run_by_curve(events, *errors, delta, confidence)
@@ -180,10 +169,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
 
 def by_student(found: Iterable[R]) -> Mapping[str, list[R]]:
     """Return audits or attacks by the key of their student, sorted by their own; empty lists for other students."""
-    groups: dict[str, list[R]] = defaultdict(list)
-    for one in sorted(found, key=lambda one: one.key):
-        groups[one.student].append(one)
-    return groups
+    return grouped((one.student, one) for one in sorted(found, key=lambda one: one.key))
 
 
 def with_audits(records: Iterable[Record], audits: Iterable[AuditRecord]) -> list[Record]:

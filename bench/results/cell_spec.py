@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import Field
 
@@ -75,34 +75,29 @@ class CellSpec(Row):
 T = TypeVar("T")
 
 
-class _Asked(Generic[T]):
-    """Reads the field of the same name from :attr:`Specified.asked`."""
+class _OfSpec(Generic[T]):
+    """Reads the field of the same name from the attribute `spec`."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, cell: Specified, owner: type) -> T:
-        found: T = getattr(cell.asked, self._name)
+    def __get__(self, cell: Any, owner: type) -> T:
+        found: T = getattr(cell.spec, self._name)
         return found
 
 
 class Specified:
-    """Read access to the fields of a :class:`CellSpec`."""
+    """Read access to the fields of the :class:`CellSpec` in `spec`."""
 
     __slots__ = ()
 
-    method = _Asked[str]()
-    method_version = _Asked[int]()
-    dataset_revision = _Asked[str]()
-    preset = _Asked[Preset]()
-    epsilon = _Asked[float | None]()
-    delta = _Asked[float]()
-    basis = _Asked[Basis]()
-    seed = _Asked[int]()
-    noise = _Asked[NoiseKind]()
-    precision = _Asked[PrecisionKind]()
-
-    @property
-    def asked(self) -> CellSpec:
-        """The cell's specification."""
-        raise NotImplementedError
+    method = _OfSpec[str]()
+    method_version = _OfSpec[int]()
+    dataset_revision = _OfSpec[str]()
+    preset = _OfSpec[Preset]()
+    epsilon = _OfSpec[float | None]()
+    delta = _OfSpec[float]()
+    basis = _OfSpec[Basis]()
+    seed = _OfSpec[int]()
+    noise = _OfSpec[NoiseKind]()
+    precision = _OfSpec[PrecisionKind]()

@@ -33,10 +33,14 @@ NUMBERS = (
     "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "worst_class",
     "calibration_error", "wall_seconds", *RISKS,
 )  # fmt: skip
+_ABSENT = dict.fromkeys((*NUMBERS, "unit", "adjacency", "proven_by", "test_records", "inconclusive"))
+"""The values of a record without privacy, utility and audits."""
 
 
 def _values(record: Record) -> dict[str, Any]:
     return {
+        **_ABSENT,
+        "bypasses": (),
         "key": record.key,
         "row": row_key(record),
         "dataset": record.dataset,
@@ -65,11 +69,7 @@ def _values(record: Record) -> dict[str, Any]:
 
 def _privacy(privacy: Privacy | None) -> dict[str, Any]:
     if privacy is None:
-        names = (
-            "unit", "adjacency", "claimed", "proven", "proven_by", "replace_one", "record_level", "impossible",
-            "data_dependent", *RISKS,
-        )  # fmt: skip
-        return {**dict.fromkeys(names), "bypasses": ()}
+        return {}
     return {
         "unit": privacy.unit.value,
         "adjacency": privacy.adjacency.value,
@@ -88,7 +88,7 @@ def _privacy(privacy: Privacy | None) -> dict[str, Any]:
 def _audited(record: Record, audits: Sequence[AuditRecord]) -> dict[str, Any]:
     privacy = record.privacy
     if privacy is None or privacy.audited is None:
-        return dict.fromkeys(("audited", "audit_power", "inconclusive"))
+        return {}
     audited = privacy.audited
     pairs = [pair for audit in counted(audits, privacy.unit) for pair in audit.pairs]
     transcript = any(pair.instrument is Instrument.TRANSCRIPT and pair.epsilon >= VISIBLE for pair in pairs)
@@ -102,16 +102,7 @@ def _audited(record: Record, audits: Sequence[AuditRecord]) -> dict[str, Any]:
 
 def _utility(utility: Utility | None) -> dict[str, Any]:
     if utility is None:
-        names = (
-            "accuracy",
-            "accuracy_low",
-            "accuracy_high",
-            "test_records",
-            "official",
-            "worst_class",
-            "calibration_error",
-        )
-        return dict.fromkeys(names)
+        return {}
     tested = utility.test_records
     low, high = accuracy_interval([utility.accuracy], tested) if tested > 0 else (math.nan, math.nan)
     return {

@@ -28,15 +28,9 @@ class Clock:
     _begin: float = field(default_factory=time.perf_counter)
 
     def stop(
-        self,
-        *,
-        made: int = 0,
-        found: int = 0,
-        elsewhere: int = 0,
-        artefacts: Mapping[str, tuple[int, int]] | None = None,
-        waited: float = 0.0,
-        private: bool = False,
-    ) -> Provenance:
+        self, *, made: int = 0, found: int = 0, elsewhere: int = 0,
+        artefacts: Mapping[str, tuple[int, int]] | None = None, waited: float = 0.0, private: bool = False,
+    ) -> Provenance:  # fmt: skip
         """Return the provenance since the start, without the seconds `waited` for other processes.
 
         Another processor may have rounded the `elsewhere` artefacts, so their run cannot be repeated to the bit.

@@ -320,7 +320,7 @@ class Record(Row, Specified):
     """Time and environment."""
 
     @property
-    def asked(self) -> CellSpec:
+    def spec(self) -> CellSpec:
         """The cell's specification."""
         return self.cell
 

@@ -88,9 +88,7 @@ def places_without_data() -> list[Path]:
     with os.scandir(root) as entries:
         ours = [root / entry.name for entry in entries if entry.name == "weights" or entry.name.startswith(".")]
     others = [place for place in data_places() if not place.resolve().is_relative_to(root)]
-    linked = {link.resolve() for link in _links_in(root, 2)} - {
-        link.resolve() for link in _links_in(root / "weights", 2)
-    }
+    linked = {*_links_in(root, 2)} - {*_links_in(root / "weights", 2)}
     return [*ours, *(place for place in others if place.resolve() not in linked)]
 
 

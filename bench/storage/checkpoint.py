@@ -176,12 +176,9 @@ class Loop:
     """
 
     def __init__(
-        self,
-        checkpoint: Checkpoint | None,
-        parts: Mapping[str, Part],
-        inputs: Iterable[object] = (),
+        self, checkpoint: Checkpoint | None, parts: Mapping[str, Part], inputs: Iterable[object] = (),
         device: torch.device | str = "cpu",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._checkpoint = checkpoint
         if checkpoint is None:
             return

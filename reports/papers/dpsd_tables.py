@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from bench.core.grouping import grouped
 from bench.core.types import Basis
 from bench.reports.papers.dpsd_ablations import NAMES, TEXTS, TWO, shown
 from bench.reports.papers.dpsd_figures import FIGURES
@@ -32,9 +33,7 @@ def _at(numbers: Iterable[Reported], place: Place) -> Reported | None:
 
 def _printed(material: Material, table: str) -> list[tuple[list[Reported], tuple[Entry, ...]]]:
     """Return the numbers of each printed row and its head: approach, unit, public data, verdict."""
-    rows: dict[str, list[Reported]] = {}
-    for number in material.printed(table=table):
-        rows.setdefault(number.row, []).append(number)
+    rows = grouped((number.row, number) for number in material.printed(table=table))
     found: list[tuple[list[Reported], tuple[Entry, ...]]] = []
     for label, numbers in rows.items():
         verdicts = "; ".join(dict.fromkeys(number.verdicts for number in numbers))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bench.core.config import Grid
+from bench.core.grouping import grouped
 from bench.core.options import GridOptions, grid_words
 from bench.core.types import Basis
 from bench.reports.board_row import BoardRow
@@ -197,15 +197,13 @@ class Evidence:
     places: dict[str, Path] = field(default_factory=dict)
     """Run directory of each record or attack, by key."""
     warnings: list[str] = field(default_factory=list)
-    _rows: dict[tuple[str, str], list[BoardRow]] = field(init=False, default_factory=lambda: defaultdict(list))
-    _failed: dict[tuple[str, str], list[Record]] = field(init=False, default_factory=lambda: defaultdict(list))
+    _rows: dict[tuple[str, str], list[BoardRow]] = field(init=False)
+    _failed: dict[tuple[str, str], list[Record]] = field(init=False)
 
     def __post_init__(self) -> None:
-        for row in build_board(self.records, self.audits).rows:
-            self._rows[row.method, row.dataset].append(row)
-        for record in self.records:
-            if record.status is Status.FAILED:
-                self._failed[record.method, record.dataset].append(record)
+        board = build_board(self.records, self.audits)
+        self._rows = grouped(((row.method, row.dataset), row) for row in board.rows)
+        self._failed = grouped(((r.method, r.dataset), r) for r in self.records if r.status is Status.FAILED)
 
     def find(self, wanted: WantedCell, plain: Plain | None = None) -> Found | None:
         """Return the best row for `wanted`, or None: paper preset, then usual settings, most seeds, fewest changes."""

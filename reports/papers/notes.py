@@ -7,6 +7,7 @@ from dataclasses import replace
 from string import ascii_lowercase
 
 from bench.core.config import Grid
+from bench.core.grouping import grouped
 from bench.reports.papers.evidence import WantedCell
 from bench.reports.papers.spec import (
     Entry,
@@ -171,9 +172,7 @@ def marked_panels(panels: Sequence[Panel | PicturePanel], marks: Marks) -> list[
 
 
 def _marked_categories(panel: Panel, marks: Marks) -> Panel:
-    within: dict[object, list[Entry]] = {}
-    for point in (point for series in panel.series for point in series.points):
-        within.setdefault(point.x, []).append(point.y)
+    within = grouped((point.x, point.y) for series in panel.series for point in series.points)
 
     def named(x: float | str | Ours) -> float | str | Ours:
         # Below the name, because marks next to it would overlap.

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from bench.core.grouping import grouped
 from bench.reports.papers.spec import FigureSpec, Material, Panels, Rows, TableSpec
 from bench.reports.reported.numbers import Reported
 from bench.results.text import md
@@ -55,9 +56,6 @@ def _verdicts(printed: Iterable[Reported]) -> str:
 
 
 def _notes(printed: Iterable[Reported]) -> str:
-    places: dict[str, list[str]] = {}
-    for number in printed:
-        if number.note:
-            places.setdefault(number.note, []).append(md(f"{number.row}, {number.column}"))
+    places = grouped((number.note, md(f"{number.row}, {number.column}")) for number in printed if number.note)
     lines = [f"- {'; '.join(where)}: {md(note)}." for note, where in places.items()]
     return "On single printed numbers:\n\n" + "\n".join(lines) if lines else ""

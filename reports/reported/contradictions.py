@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from bench.core.grouping import grouped
 from bench.reports.reported.numbers import BASELINE, Reported
 from bench.reports.reported.systems import PAPERS
 
@@ -22,10 +22,11 @@ class Conflict:
 
 def conflicts(rows: Iterable[Reported]) -> list[Conflict]:
     """Return the conflicts, sorted; accuracies count as equal within one unit in the last digit of the coarser one."""
-    groups: dict[tuple[str, str, float, str], list[Reported]] = defaultdict(list)
-    for row in rows:
-        if row.measure == "accuracy" and row.epsilon is not None and row.unit != "none":
-            groups[row.system, row.dataset, row.epsilon, row.setting].append(row)
+    groups = grouped(
+        ((row.system, row.dataset, row.epsilon, row.setting), row)
+        for row in rows
+        if row.measure == "accuracy" and row.epsilon is not None and row.unit != "none"
+    )
     found = [
         Conflict(system, dataset, epsilon, tuple(sorted(group, key=lambda r: (list(PAPERS).index(r.paper), r.table))))
         for (system, dataset, epsilon, _), group in groups.items()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bench.core.grouping import grouped
 from bench.privacy.auditing.utility_bound import TRIES
 from bench.reports.reported.contradictions import Conflict, DropError, conflicts, drop_errors
 from bench.reports.reported.numbers import Reported, Verdict
@@ -22,10 +22,7 @@ HEAD = Path(__file__).with_name("head.md").read_text("utf-8")
 
 def to_markdown(rows: Sequence[Reported]) -> str:
     """Return the page of `rows`: tables, other numbers, conflicts, wrong drops, notes and the reasons of verdicts."""
-    tables: dict[tuple[str, str], list[Reported]] = defaultdict(list)
-    for row in rows:
-        if row.measure == "accuracy":
-            tables[row.dataset, row.unit].append(row)
+    tables = grouped(((row.dataset, row.unit), row) for row in rows if row.measure == "accuracy")
     order = sorted(tables, key=lambda key: (key[0], UNITS.index(key[1])))
     numbers = _footnotes(tables, order)
     *most, last = [f"{NAMES[paper]} ({citation})" for paper, citation in PAPERS.items()]
@@ -78,10 +75,7 @@ def _where(row: Reported) -> str:
 
 
 def _summary(rows: Sequence[Reported]) -> str:
-    systems: dict[tuple[Verdict, str], list[str]] = defaultdict(list)
-    for row in rows:
-        if row.measure == "accuracy":
-            systems[row.verdict, _code(row)].append(row.system)
+    systems = grouped(((row.verdict, _code(row)), row.system) for row in rows if row.measure == "accuracy")
     order = list(Verdict)
     cells = [
         (paper.value, code, str(len(of)), ", ".join(sorted(set(of), key=lambda s: (s.casefold(), s))))
@@ -138,11 +132,9 @@ def _drops(found: Sequence[DropError]) -> str:
 
 
 def _notes(rows: Sequence[Reported]) -> str:
-    notes: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        # Skip notes that only name the section; they help to verify the data.
-        if row.note and not row.note.startswith(("section", "caption")):
-            notes[row.note].append(f"{_where(row)}, {row.system}, {row.dataset}: {number_text(row.value)}")
+    # Skip notes that only name the section; they help to verify the data.
+    noted = (row for row in rows if row.note and not row.note.startswith(("section", "caption")))
+    notes = grouped((n.note, f"{_where(n)}, {n.system}, {n.dataset}: {number_text(n.value)}") for n in noted)
     lines = [f"{md('; '.join(dict.fromkeys(places)))}. {md(note)}." for note, places in notes.items()]
     return markdown_list("## Notes", lines)
 

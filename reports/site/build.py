@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from bench.core.errors import BenchError
+from bench.core.grouping import grouped
 from bench.core.plain_files import open_plain, read_plain
 from bench.core.printable import counted, page
 from bench.interface.registry import METHODS
@@ -126,15 +127,10 @@ def build_site(source: Source) -> Iterator[tuple[str, bytes]]:
         yield ranking.href, pages.dataset(ranking)
     yield "audits.html", pages.audits()
     yield "meaning.html", pages.meaning()
-    of_method: dict[str, list[Record]] = defaultdict(list)
-    seeds: dict[str, list[Record]] = defaultdict(list)
-    for record in sorted(records.values(), key=lambda r: (dataset_order(r.dataset), r.key)):
-        of_method[record.method].append(record)
-        seeds[row_key(record)].append(record)
-    printed: dict[str, list[Reported]] = defaultdict(list)
-    for number in source.reported:
-        if number.method:
-            printed[number.method].append(number)
+    ordered = sorted(records.values(), key=lambda r: (dataset_order(r.dataset), r.key))
+    of_method = grouped((record.method, record) for record in ordered)
+    seeds = grouped((row_key(record), record) for record in ordered)
+    printed = grouped((number.method, number) for number in source.reported if number.method)
     for name in sorted({*methods, *printed}):
         own = [(ranking, row) for ranking in every for row in ranking.rows if row.ours and row.name == name]
         yield f"methods/{page_name(name)}.html", pages.method(name, of_method[name], own, printed[name])

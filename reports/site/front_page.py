@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from bench.core.grouping import grouped
 from bench.core.margins import covered
 from bench.reports.claims import Claim
 from bench.reports.order import BUDGETS, FEWEST
@@ -78,11 +78,7 @@ CONTRADICTED = (Claim.REFUTED, Claim.IMPOSSIBLE)
 
 def failing(every: Iterable[Ranking]) -> list[tuple[RowView, int]]:
     """For each method with failing claims in our rows, return the worst row and the number of failing rows."""
-    found: dict[str, list[RowView]] = defaultdict(list)
-    for ranking in every:
-        for row in ranking.rows:
-            if row.ours and row.fails:
-                found[row.name].append(row)
+    found = grouped((row.name, row) for ranking in every for row in ranking.rows if row.ours and row.fails)
 
     def off(row: RowView) -> tuple[bool, float]:
         return row.claim in CONTRADICTED, row.point.proven / row.point.claimed if row.point.claimed else math.inf

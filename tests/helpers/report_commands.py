@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.core.config import Grid, as_dict, build_config, check_overrides, parse_overrides, values_of
-from bench.core.options import GridOptions, flag_of, hints_of
+from bench.core.options import GridOptions, flags_of
 from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
 from bench.experiments.plan import Cell as Planned
 from bench.experiments.plan import Dataset, expand
@@ -34,7 +34,7 @@ def grid_of(command: str) -> Grid:
     if words[:4] != ["python", "-m", "bench", "run"]:
         raise ValueError(command)
     flags = list(zip(words[4::2], words[5::2], strict=True))
-    fields = {flag_of(GridOptions, name): name for name in hints_of(GridOptions)}
+    fields = {flag: name for name, flag in flags_of(GridOptions).items()}
     if odd := {flag for flag, _ in flags} - set(fields):
         raise ValueError(f"unknown options: {odd}")
     given: dict[str, Any] = {fields[flag]: value for flag, value in flags}
