@@ -25,19 +25,18 @@ from numpy.typing import NDArray
 
 from bench.interface import (
     Budget,
-    Claim,
     Context,
     Event,
     Facts,
     Gaussian,
     Ledger,
     PrivateData,
-    claim_by,
     register_method,
     setting,
     smallest_noise,
 )
 from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
+from bench.methods.shared.calibration import NO_CLAIM, ClaimedBy
 from bench.methods.shared.random_images import random_images
 
 
@@ -51,11 +50,12 @@ class DGDSoundConfig(DGDConfig):
 
 
 @register_method("dgd-sound")
-class DGDSound(DGDFamily):
+class DGDSound(ClaimedBy, DGDFamily):
     """Random images, labelled by the noisy votes of the teachers."""
 
     config: DGDSoundConfig
     citation = "after Ge et al. 2023"
+    claimed_by, claimed_in = "proven", NO_CLAIM
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -67,10 +67,6 @@ class DGDSound(DGDFamily):
         queries = self.payable(self.config.queries)
         multiplier = smallest_noise(lambda multiplier: [Gaussian(multiplier)], budget, tolerance=1e-6)
         return dataclasses.replace(self.config, queries=queries, sigma=multiplier * math.sqrt(2 * queries))
-
-    def claimed(self, delta: float) -> Claim:
-        source = "the proven figure: no paper claims anything for this variant"
-        return claim_by("proven", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         return [Gaussian(self.config.sigma / math.sqrt(2 * self.config.queries))]

@@ -30,7 +30,6 @@ from bench.core.seeds import seeded
 from bench.interface import (
     BenchError,
     Budget,
-    Claim,
     Context,
     Event,
     Facts,
@@ -41,7 +40,6 @@ from bench.interface import (
     PublicData,
     Released,
     as_float,
-    claim_by,
     features_and_logits,
     predict,
     register_method,
@@ -53,6 +51,7 @@ from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.distillation.annotation import bounded, distillation_gradient, gradient_sensitivity, keep_top
 from bench.methods.distillation.answer_pool import BETWEEN, BestStudent, squared_error
 from bench.methods.distillation.dpsd_family import CITATION
+from bench.methods.shared.calibration import ClaimedBy
 from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.random_images import KINDS, random_images
@@ -138,12 +137,14 @@ class DPSDSoundConfig(GivenTeacherConfig):
 
 
 @register_method("dpsd-sound")
-class DPSDSound(TakesTeacher, EnsembleMethod):
+class DPSDSound(ClaimedBy, TakesTeacher, EnsembleMethod):
     """Synthetic queries, an ensemble's noisy answers, and a student that learns from these answers."""
 
     config: DPSDSoundConfig
     citation = f"after {CITATION}"
-    public_data = "none"
+    claimed_by = EXACT
+    claimed_in = "ours: exact figure of Gaussian noise"
+    claim_note = "as proven"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -157,9 +158,6 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
         self.check_facts()
         sigma = smallest_noise(lambda sigma: self.changed(sigma=sigma).charges(), budget, claimed=EXACT, sound=EXACT)
         return dataclasses.replace(self.config, sigma=sigma)
-
-    def claimed(self, delta: float) -> Claim:
-        return claim_by(EXACT, self.charges(), delta, "ours: exact figure of Gaussian noise", "as proven")
 
     def charges(self) -> Sequence[Event]:
         """Return the answers to all queries."""

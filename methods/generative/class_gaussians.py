@@ -31,7 +31,6 @@ from bench.core import margins
 from bench.interface import (
     Adjacency,
     Budget,
-    Claim,
     Context,
     Event,
     Facts,
@@ -40,14 +39,13 @@ from bench.interface import (
     PrivateData,
     PublicData,
     as_float,
-    claim_by,
     in_equal_batches,
     nearest,
     register_method,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
-from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.calibration import NO_CLAIM, ClaimedBy, with_least_noise
 from bench.methods.shared.clipping import EXACT, symmetric, upper
 
 CHOSEN = "ours: chosen on 10,000 of MNIST's training records"
@@ -71,12 +69,13 @@ class ClassGaussiansConfig(GenerativeConfig):
 
 
 @register_method("class-gaussians")
-class ClassGaussians(Generative):
+class ClassGaussians(ClaimedBy, Generative):
     """Noisy class moments, and images drawn from Gaussians with these moments."""
 
     config: ClassGaussiansConfig
     citation = "after Chanyaswad et al. 2019"
     adjacency = Adjacency.ADD_REMOVE
+    claimed_by, claimed_in = EXACT, NO_CLAIM
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -87,9 +86,6 @@ class ClassGaussians(Generative):
         """Return `config` with the least noise whose exact cost fits `budget`, and the number of components."""
         config = with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6)
         return dataclasses.replace(config, components=config.components or (16 if config.noise_multiplier < 1 else 1))
-
-    def claimed(self, delta: float) -> Claim:
-        return claim_by(EXACT, self.charges(), delta, "the proven figure: no paper claims anything for this variant")
 
     def charges(self) -> Sequence[Event]:
         """Return the release of means, one for each round of k-means if there are clusters, and that of moments."""

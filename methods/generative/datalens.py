@@ -31,7 +31,6 @@ from torch import Tensor
 from bench.interface import (
     BenchError,
     Budget,
-    Claim,
     Context,
     Event,
     Facts,
@@ -42,9 +41,8 @@ from bench.interface import (
     setting,
 )
 from bench.methods.generative.guided import Critics, Guide, Guided, GuidedConfig
-from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.calibration import ClaimedBy, least_noise
 from bench.methods.shared.settings_checks import check_parts
-from bench.privacy.accounting.claims import moments_claim
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
 N = TypeVar("N", int, float)
@@ -84,11 +82,13 @@ def _calibrated(name: str, value: N | None) -> N:
 
 
 @register_method("datalens")
-class DataLens(Guided):
+class DataLens(ClaimedBy, Guided):
     """Gaussian noise on sums of rounded, sparse gradients of generated images."""
 
     config: DataLensConfig
     citation = "Wang et al. 2021"
+    claimed_by = "moments"
+    claimed_in = "Wang et al., CCS 2021 (arXiv:2103.11109), Renyi bound of TopAgg without votes"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -107,7 +107,7 @@ class DataLens(Guided):
         kept = config.kept or (200 if strict else 300)
         threshold = config.threshold or (0.7 if strict else 0.2)
         config = dataclasses.replace(config, kept=min(kept, math.prod(self.facts.shape)), threshold=threshold)
-        sigma = least_noise(config.events, budget, "moments", "exact-gaussian", tolerance=1e-6)
+        sigma = least_noise(config.events, budget, self.claimed_by, "exact-gaussian", tolerance=1e-6)
         return dataclasses.replace(config, sigma=sigma)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
@@ -119,10 +119,6 @@ class DataLens(Guided):
             for level in (0, 255)
         )
         return [("a single record of the row's size, blank or saturated", dark, bright)]
-
-    def claimed(self, delta: float) -> Claim:
-        source = "Wang et al., CCS 2021 (arXiv:2103.11109), Renyi bound of TopAgg without votes"
-        return moments_claim(self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         return self.config.events(self.config.sigma)

@@ -41,7 +41,6 @@ from bench.core.transforms import as_float
 from bench.interface import (
     Adjacency,
     Budget,
-    Claim,
     Context,
     Event,
     Facts,
@@ -49,14 +48,13 @@ from bench.interface import (
     PrivateData,
     PublicData,
     SampledGaussian,
-    claim_by,
     register_method,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import Forger, ForgerConfig
 from bench.methods.generative.sinkhorn import costs, transport
-from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.calibration import ClaimedBy, with_least_noise
 from bench.methods.shared.settings_checks import check_batch
 
 CODE = "the authors' code nv-tlabs/DP-Sinkhorn_code: "
@@ -92,12 +90,14 @@ class DPSinkhornConfig(GenerativeConfig, ForgerConfig):
 
 
 @register_method("dp-sinkhorn")
-class DPSinkhorn(Generative):
+class DPSinkhorn(ClaimedBy, Generative):
     """Noisy gradients of the Sinkhorn divergence, of a constant number of rows."""
 
     config: DPSinkhornConfig
     citation = "Cao et al. 2021"
     adjacency = Adjacency.ADD_REMOVE
+    claimed_by = "rdp"
+    claimed_in = "Cao et al., NeurIPS 2021 (arXiv:2111.01177): Renyi accounting of sampled Gaussian releases"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -119,13 +119,8 @@ class DPSinkhorn(Generative):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose Renyi cost or PLD fits `budget`."""
         check_batch(self)
-
         sound = "proven" if self.config.batch_size == self.facts.private_records else "pld"
-        return with_least_noise(self, budget, "rdp", sound, tolerance=1e-4)
-
-    def claimed(self, delta: float) -> Claim:
-        source = "Cao et al., NeurIPS 2021 (arXiv:2111.01177): Renyi accounting of sampled Gaussian releases"
-        return claim_by("rdp", self.charges(), delta, source, "")
+        return with_least_noise(self, budget, self.claimed_by, sound, tolerance=1e-4)
 
     def charges(self) -> Sequence[Event]:
         rate = self.config.batch_size / self.facts.private_records

@@ -22,7 +22,6 @@ from torch import Tensor
 from bench.core import margins
 from bench.interface import (
     Budget,
-    Claim,
     Context,
     Event,
     Facts,
@@ -31,13 +30,12 @@ from bench.interface import (
     PrivateData,
     PublicData,
     as_float,
-    claim_by,
     in_equal_batches,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
 from bench.methods.generative.gan_parts import ForgerConfig, new_generator
-from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.calibration import NO_CLAIM, ClaimedBy, with_least_noise
 from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.settings_checks import student_depends
 from bench.models.generators import ConditionalGenerator
@@ -67,11 +65,11 @@ class EmbeddingConfig(GenerativeConfig, ForgerConfig):
         return max(1, records // self.generator_batch)
 
 
-class MeanEmbedding(Generative):
+class MeanEmbedding(ClaimedBy, Generative):
     """One Gaussian release of the mean embedding, then a generator fitted to it; a subclass draws the frequencies."""
 
-    claimed_by: ClassVar[str] = EXACT
-    """The accountant of :meth:`claimed`: the exact one unless the paper uses another."""
+    claimed_by: ClassVar[str] = EXACT  # unless the paper uses another
+    claimed_in: ClassVar[str] = NO_CLAIM
 
     @abc.abstractmethod
     def frequencies(self, draws: torch.Generator) -> Tensor:
@@ -93,10 +91,6 @@ class MeanEmbedding(Generative):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose claim or exact cost (proven) fits `budget`."""
         return with_least_noise(self, budget, self.claimed_by, EXACT, tolerance=1e-6)
-
-    def claimed(self, delta: float) -> Claim:
-        source = "the proven figure: no paper claims anything for this variant"
-        return claim_by(EXACT, self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         return [Gaussian(self.config.noise_multiplier)]

@@ -34,7 +34,6 @@ from torch.nn import functional
 
 from bench.core.seeds import seeded
 from bench.interface import (
-    Claim,
     Context,
     Event,
     Facts,
@@ -48,9 +47,8 @@ from bench.interface import (
 from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.gan_parts import carry
-from bench.methods.shared.calibration import PoissonBatches
+from bench.methods.shared.calibration import ClaimedBy, PoissonBatches
 from bench.models.build import build
-from bench.privacy.accounting.accountants import claim_by
 
 CODE = "the authors' code DingfanChen/Private-Set, "
 MAIN = CODE + "main.py: "
@@ -179,13 +177,15 @@ class Standstill(torch.optim.SGD):
 
 
 @register_method("psg")
-class PSG(Generative, DPSGD):
+class PSG(ClaimedBy, Generative, DPSGD):
     """Images updated by the noisy gradients of DP-SGD on nets that learn these images."""
 
     config: PSGConfig
     version = 1
     citation = "Chen et al. 2022"
     claimed_by = "rdp"  # Renyi accounting, as in the authors' code
+    claimed_in = "Chen et al., NeurIPS 2022 (arXiv:2211.04446): Renyi accounting of the gradients of private batches"
+    claim_note = "of one start less than the authors' code takes"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -211,11 +211,6 @@ class PSG(Generative, DPSGD):
             settings, shift=0, label_smoothing=0.0, weight_decay=5e-4, schedule="staircase",
             decay_steps=max(1, settings.total_steps(self.config.per_class * self.facts.classes) // 2),
         )  # fmt: skip
-
-    def claimed(self, delta: float) -> Claim:
-        source = "Chen et al., NeurIPS 2022 (arXiv:2211.04446): Renyi accounting of the gradients of private batches"
-        note = "of one start less than the authors' code takes"
-        return claim_by(self.claimed_by, self.claimed_charges(), delta, source, note)
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return the steps of all starts but one."""

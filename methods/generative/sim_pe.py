@@ -31,7 +31,6 @@ from bench.interface import (
     Adjacency,
     BenchError,
     Budget,
-    Claim,
     Context,
     Event,
     Facts,
@@ -40,7 +39,6 @@ from bench.interface import (
     PrivateData,
     PublicData,
     PublicKind,
-    claim_by,
     nearest,
     register_method,
     setting,
@@ -49,7 +47,7 @@ from bench.methods.generative import text_render
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.text_render import Degrees
 from bench.methods.shared import shape_render
-from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.calibration import ClaimedBy, with_least_noise
 from bench.methods.shared.clipping import EXACT
 
 CODE = "microsoft/DPSDA, example/image/simulator/mnist_text_render.py: "
@@ -107,13 +105,15 @@ def simulator_of(config: SimPEConfig) -> Simulator:
 
 
 @register_method("sim-pe")
-class SimPE(Generative):
+class SimPE(ClaimedBy, Generative):
     """Noisy votes of private images for rendered ones."""
 
     config: SimPEConfig
     version = 2
     citation = "Lin et al. 2025"
     adjacency = Adjacency.ADD_REMOVE
+    claimed_by = EXACT
+    claimed_in = "Lin et al. 2025 (arXiv:2502.05505): Gaussian noise on the votes of all iterations"
     public_data = "a simulator: characters in 22 fonts, or shapes"
     public_data_kinds = (PublicKind.OTHER,)
 
@@ -150,10 +150,6 @@ class SimPE(Generative):
                 "simulator=shapes, or choose another generative method."
             )
         return with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6)
-
-    def claimed(self, delta: float) -> Claim:
-        source = "Lin et al. 2025 (arXiv:2502.05505): Gaussian noise on the votes of all iterations"
-        return claim_by(EXACT, self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         """Return one release of votes for each iteration."""

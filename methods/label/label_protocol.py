@@ -31,7 +31,6 @@ from bench.core import margins
 from bench.interface import (
     BenchError,
     Budget,
-    Claim,
     Context,
     Event,
     Facts,
@@ -40,13 +39,13 @@ from bench.interface import (
     PrivateData,
     PublicData,
     Released,
-    claim_by,
     make_student,
     register_method,
     setting,
     smallest_noise,
 )
 from bench.methods.label.family import LabelMethod, true_labels
+from bench.methods.shared.calibration import ClaimedBy
 from bench.models.feature_net import OnFixedMap
 from bench.training.features import features_of
 
@@ -64,11 +63,13 @@ class LabelProtocolConfig:
 
 
 @register_method("label-protocol")
-class LabelProtocol(LabelMethod):
+class LabelProtocol(ClaimedBy, LabelMethod):
     """One noisy release of class sums of public features."""
 
     config: LabelProtocolConfig
     citation = "after Yuan et al. 2021"
+    claimed_by = "proven"
+    claimed_in = "ours: the exact cost of Gaussian noise"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -79,9 +80,6 @@ class LabelProtocol(LabelMethod):
         """Return `config` with the least noise within `budget`."""
         noise = smallest_noise(lambda noise: self.changed(noise_multiplier=noise).charges(), budget, tolerance=1e-6)
         return dataclasses.replace(self.config, noise_multiplier=noise)
-
-    def claimed(self, delta: float) -> Claim:
-        return claim_by("proven", self.charges(), delta, "ours: the exact cost of Gaussian noise")
 
     def charges(self) -> Sequence[Event]:
         return [Gaussian(self.config.noise_multiplier, unit=self.unit, adjacency=self.adjacency)]

@@ -28,7 +28,6 @@ from bench.interface import (
     Adjacency,
     BenchError,
     Budget,
-    Claim,
     Context,
     Event,
     Facts,
@@ -38,12 +37,12 @@ from bench.interface import (
     PublicKind,
     Released,
     SampledGNMax,
-    claim_by,
     register_method,
     setting,
     smallest_noise,
 )
 from bench.methods.pate.heads import HeadStudent
+from bench.methods.shared.calibration import ClaimedBy
 from bench.methods.shared.transfer import TransferConfig, with_digest
 from bench.training.features import features_of
 
@@ -68,12 +67,14 @@ class KNNPATEConfig(TransferConfig):
 
 
 @register_method("knn-pate")
-class KNNPATE(HeadStudent):
+class KNNPATE(ClaimedBy, HeadStudent):
     """Label public images by the noisy plurality of their neighbours, and train a head on the answers."""
 
     config: KNNPATEConfig
     adjacency = Adjacency.ADD_REMOVE
     citation = "Zhu et al. 2020"
+    claimed_by = "rdp"
+    claimed_in = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
     public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
     public_data_kinds = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
 
@@ -94,13 +95,9 @@ class KNNPATE(HeadStudent):
             )
         named, queries = with_digest(self.config, self.facts), min(self.config.queries, self.facts.public_records)
         sigma = smallest_noise(
-            lambda sigma: self.changed(queries=queries, sigma=sigma).charges(), budget, claimed="rdp"
+            lambda sigma: self.changed(queries=queries, sigma=sigma).charges(), budget, claimed=self.claimed_by
         )
         return dataclasses.replace(named, queries=queries, sigma=sigma)
-
-    def claimed(self, delta: float) -> Claim:
-        source = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
-        return claim_by("rdp", self.charges(), delta, source)
 
     def charges(self) -> Sequence[Event]:
         config = self.config
