@@ -28,6 +28,7 @@ Claimed: Renyi accounting of Gaussian releases on Poisson samples. Proven: their
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,6 @@ from bench.interface import (
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import Forger, ForgerConfig
-from bench.methods.generative.sinkhorn import costs, transport
 from bench.methods.shared.calibration import ClaimedBy, with_least_noise
 from bench.methods.shared.settings_checks import check_batch
 
@@ -163,3 +163,30 @@ class DPSinkhorn(ClaimedBy, Generative):
                 forger.follow(torch.cat([images, more]), torch.cat([taken, free]))
                 stage.advance()
         return balanced(forger.mean, facts.classes, context.device)
+
+
+def costs(x: Tensor, y: Tensor, l1: float) -> Tensor:
+    """Return the squared L2 distances plus `l1` times the L1 distances (n, m) of the rows of `x` and of `y`."""
+    squares = x.square().sum(1)[:, None] - 2 * x @ y.T + y.square().sum(1)
+    return squares + l1 * torch.cdist(x, y, p=1.0)
+
+
+def transport(cost: Tensor, regularisation: float, iterations: int) -> Tensor:
+    """Return ``<plan, cost>`` of the plan between uniform weights with entropic `regularisation`.
+
+    Its gradient holds the plan fixed: by the envelope theorem this is the gradient of the regularised distance, entropy
+    included, once the iterations have converged. The regularisation falls geometrically from the largest cost; the last
+    step makes each row's weight exact.
+    """
+    rows, columns = -math.log(cost.shape[0]), -math.log(cost.shape[1])
+    with torch.no_grad():
+        g = cost.new_zeros(cost.shape[1])
+        start = max(float(cost.max()), regularisation)
+        for step in range(iterations + 1):
+            scale = start * (regularisation / start) ** (step / iterations)
+            f = -scale * torch.logsumexp((g - cost) / scale + columns, 1)
+            if step < iterations:
+                g = -scale * torch.logsumexp((f[:, None] - cost) / scale + rows, 0)
+        plan = ((f[:, None] + g - cost) / regularisation + rows + columns).exp()
+    found: Tensor = (plan * cost).sum()
+    return found
