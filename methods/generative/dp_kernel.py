@@ -42,7 +42,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
+from bench.methods.generative.family import Generative, GenerativeConfig, Source, source_of
 from bench.methods.generative.gan_parts import ForgerConfig, new_generator
 from bench.methods.shared.calibration import ClaimedBy, with_least_noise
 from bench.methods.shared.settings_checks import check_batch, student_depends
@@ -135,12 +135,7 @@ class DPKernel(ClaimedBy, Generative):
                     descend(optimizer, loss)
                 stage.advance()
                 loop.done(step + 1, self.config.iterations)
-
-        def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-            labels = torch.randint(facts.classes, (count,), generator=draws)
-            return drawn(net, labels, draws, device), labels
-
-        return Source(draw, net)
+        return source_of(net, lambda count, draws: torch.randint(facts.classes, (count,), generator=draws), device)
 
 
 def distance(

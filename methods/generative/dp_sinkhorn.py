@@ -82,11 +82,7 @@ class DPSinkhornConfig(GenerativeConfig, ForgerConfig):
     latent: int = setting(16, README + "latent_dim", ge=1, le=4096)
     generator_units: int = setting(200, OURS, ge=1)
     generator_maps: int = setting(16, OURS, ge=1)
-
-    @property
-    def betas(self) -> tuple[float, float]:
-        """Adam's decay rates."""
-        return 0.9, 0.999
+    adam_beta1 = 0.9  # of Adam; not a setting
 
 
 @register_method("dp-sinkhorn")

@@ -125,14 +125,21 @@ def drawn(
     return torch.cat(parts)
 
 
-def balanced(net: ConditionalGenerator, classes: int, device: torch.device | str) -> Source:
-    """Return the source that draws equally many images of each class from `net`."""
+def source_of(
+    net: ConditionalGenerator, labels_of: Callable[[int, torch.Generator], Tensor], device: torch.device | str
+) -> Source:
+    """Return the source that draws images from `net`, of as many classes as it asks `labels_of` for."""
 
     def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-        labels = torch.arange(count) % classes
+        labels = labels_of(count, draws)
         return drawn(net, labels, draws, device), labels
 
     return Source(draw, net)
+
+
+def balanced(net: ConditionalGenerator, classes: int, device: torch.device | str) -> Source:
+    """Return the source that draws equally many images of each class from `net`."""
+    return source_of(net, lambda count, _: torch.arange(count) % classes, device)
 
 
 def as_bytes(images: Tensor, labels: Tensor) -> Tensor:

@@ -115,11 +115,8 @@ class GSWGAN(Guided):
             "teachers": min(100, max(2, facts.private_records // 100)), "sampling_rate": 0.5, "groups": 1, "batch": 16,
             "steps": 400, "warm_steps": 20, "critic_steps": 1, "critic_lr": 1e-3, "critic_units": 16,
         }  # fmt: skip
-        tiny = {"batch": 20, "steps": 40}
-        return {
-            "quick": {**given["quick"], **quick},
-            "tiny": {**given["tiny"], **{name: quick[name] for name in ("sampling_rate", "groups")}, **tiny},
-        }
+        tiny = {"sampling_rate": 0.5, "groups": 1, "batch": 20, "steps": 40}
+        return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the authors' figure or the PLD within `budget`."""

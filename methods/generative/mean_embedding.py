@@ -33,7 +33,7 @@ from bench.interface import (
     in_equal_batches,
     setting,
 )
-from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
+from bench.methods.generative.family import Generative, GenerativeConfig, Source, source_of
 from bench.methods.generative.gan_parts import ForgerConfig, new_generator
 from bench.methods.shared.calibration import NO_CLAIM, ClaimedBy, with_least_noise
 from bench.methods.shared.clipping import EXACT
@@ -109,12 +109,9 @@ class MeanEmbedding(ClaimedBy, Generative):
         wanted = (noisy[:-1] / facts.private_records).float()
         net = new_generator(self.config, facts, context)
         fit_embedding(net, wanted, shares, frequencies, self.config, facts, context)
-
-        def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-            labels = torch.multinomial(shares, count, replacement=True, generator=draws)
-            return drawn(net, labels, draws, context.device), labels
-
-        return Source(draw, net)
+        return source_of(
+            net, lambda n, draws: torch.multinomial(shares, n, replacement=True, generator=draws), context.device
+        )
 
 
 def embedded(images: Tensor, frequencies: Tensor) -> Tensor:
