@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from bench.data.own_arrays import FEATURE_NETS, is_features
 from bench.interface import (
-    Adjacency,
     Budget,
     Claim,
     Context,
@@ -54,9 +53,7 @@ class NonPrivateConfig:
 class NonPrivate(Method[NonPrivateConfig]):
     """Train on all private records: an upper bound for every private student."""
 
-    adjacency = Adjacency.REPLACE
     citation = "baseline"
-    public_data = "none"
     bypass = "the student is trained on all private records without noise"
     private: ClassVar[bool] = False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -123,7 +123,6 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
     """Images, noisy answers to a few of them, triples of all of them, and a student trained on both."""
 
     citation = "Ge et al. 2023"
-    public_data: ClassVar[str] = "none"
 
     def payable(self, queries: int) -> int:
         """Return `queries`, limited to the number of images."""

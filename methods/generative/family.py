@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,6 @@ class Generative(Method):
     """A private generator and a student of its images; a subclass trains the generator."""
 
     groups = ("generative",)
-    public_data: ClassVar[str] = "none"
 
     @abc.abstractmethod
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:

@@ -125,7 +125,6 @@ class GSWGAN(Guided):
         return with_least_noise(self, budget, partial(per_row, rows=self.config.batch), sound, tolerance=1e-3)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the authors' figure."""
         row = per_row(self.charges(), delta, self.config.batch)
         source = "Chen et al., NeurIPS 2020 (arXiv:2006.08265), the authors' code: each image amplified by itself"
         note = "no bound: the images of a step have the same critic, so that the choice amplifies one release of all"

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.interface import (
-    Adjacency,
     Budget,
     Context,
     Facts,
@@ -64,7 +63,6 @@ class LabelMethod(Method):
     """A method that spends the budget as the pure epsilon of each label."""
 
     unit = PrivacyUnit.LABEL
-    adjacency = Adjacency.REPLACE
     public_data: ClassVar[str] = "the images of the private records"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.PRIVATE_IMAGES,)
 

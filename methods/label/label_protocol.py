@@ -77,7 +77,6 @@ class LabelProtocol(ClaimedBy, LabelMethod):
         return {"quick": {}, "tiny": {"directions": 100}}
 
     def calibrate(self, budget: Budget) -> LabelProtocolConfig:
-        """Return `config` with the least noise within `budget`."""
         noise = smallest_noise(lambda noise: self.changed(noise_multiplier=noise).charges(), budget, tolerance=1e-6)
         return dataclasses.replace(self.config, noise_multiplier=noise)
 
