@@ -77,11 +77,8 @@ class DGDSound(ClaimedBy, DGDFamily):
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See `DGDFamily.answer`: a softmax of the noisy counts, in units of their noise."""
-        distance = math.sqrt(2 * len(votes))
-        noisy = (
-            ledger.gaussian(votes, sensitivity=distance, noise_multiplier=self.config.sigma / distance)
-            / self.config.sigma
-        )
+        distance, sigma = math.sqrt(2 * len(votes)), self.config.sigma
+        noisy = ledger.gaussian(votes, sensitivity=distance, noise_multiplier=sigma / distance) / sigma
         weights = np.exp(noisy - noisy.max(1, keepdims=True))
         soft: NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
         return soft

@@ -124,7 +124,6 @@ class DPSD(Alternation):
     def calibrate(self, budget: Budget) -> DPSDConfig:
         """Return `config` with the paper's beta for `budget` and the least sigma within it."""
         config = self.config
-
         k, beta = config.top_k(self.facts), config.beta
         if beta is None:
             beta = 1e-4 if self.facts.classes >= 1000 else 1e-3 if budget.epsilon <= 1 else 5e-3
@@ -148,9 +147,8 @@ class DPSD(Alternation):
         return dataclasses.replace(config, sigma=sigma)
 
     def claimed(self, delta: float) -> Claim:
-        return dpsd(
-            self.config.bound(), self.facts.classes, self.config.batch, self.config.asked, self.config.sigma, delta
-        )
+        config = self.config
+        return dpsd(config.bound(), self.facts.classes, config.batch, config.asked, config.sigma, delta)
 
     def charges(self) -> Sequence[Event]:
         return self.config.events(self.config.sigma, self.facts)

@@ -108,13 +108,9 @@ class DPSDSoundConfig(GivenTeacherConfig):
     generator_width: int = setting(32, "ours", ge=1)
     latent_size: int = setting(100, "ours: as methods/distillation/dpsd.py", ge=1, le=4096)
     held_back: float = setting(
-        0.0,
-        "ours: share of the answers that no student learns from; each round keeps the student with the least squared "
-        "error on them",
-        later=True,
-        ge=0,
-        lt=1,
-    )
+        0.0, "ours: share of the answers that no student learns from; each round keeps the student with the least "
+        "squared error on them", later=True, ge=0, lt=1,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.rounds > self.queries:
@@ -128,7 +124,6 @@ class DPSDSoundConfig(GivenTeacherConfig):
         """Return the L2 sensitivity of the summed answers to one query."""
         if self.answer == "votes":
             return math.sqrt(2)
-
         return gradient_sensitivity(self.distillation, facts.classes, self.top_k(facts), NON_TARGET_WEIGHT)
 
     def top_k(self, facts: Facts) -> int:
@@ -160,7 +155,6 @@ class DPSDSound(ClaimedBy, TakesTeacher, EnsembleMethod):
         return dataclasses.replace(self.config, sigma=sigma)
 
     def charges(self) -> Sequence[Event]:
-        """Return the answers to all queries."""
         return [Gaussian(self.config.sigma / self.config.sensitivity(self.facts), self.config.queries)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

@@ -59,10 +59,9 @@ class DataLensConfig(GuidedConfig):
     kept: int | None = setting(None, CODE + "300 at epsilon 10, 200 up to 1; " + BY_BUDGET, gt=0)
     threshold: float | None = setting(None, CODE + "0.2 of the teachers at epsilon 10, 0.7 up to 1; " + BY_BUDGET, gt=0)
     sign_bound: float = setting(
-        1e-5,
-        CODE + "entries beyond it are always rounded to their sign, there of a mean over the batch, here of a sum",
-        gt=0,
-    )
+        1e-5, CODE + "entries beyond it are always rounded to their sign, there of a mean over the batch, here of a "
+        "sum", gt=0,
+    )  # fmt: skip
     sigma: float = setting(800.0, CODE + "epsilon 10; 5000 at epsilon 1; calibrated to the budget", gt=0)
 
     def events(self, sigma: float) -> list[Event]:

@@ -51,6 +51,5 @@ class DPMERF(MeanEmbedding):
 
     def frequencies(self, draws: torch.Generator) -> Tensor:
         pixels = math.prod(self.facts.shape)
-        return torch.randn(self.config.features // 2, pixels, generator=draws) / math.sqrt(
-            self.config.length_scale * pixels / 784
-        )
+        deviation = math.sqrt(self.config.length_scale * pixels / 784)
+        return torch.randn(self.config.features // 2, pixels, generator=draws) / deviation

@@ -141,9 +141,8 @@ class PATEGAN(Guided):
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:
         """Return the gradient of a student that learns from noisy votes on each batch of images."""
         with seeded(context.streams.torch("student-discriminator/start")):
-            student = ConvDiscriminator(*self.facts.shape, self.facts.classes, self.config.critic_units).to(
-                context.device
-            )
+            student = ConvDiscriminator(*self.facts.shape, self.facts.classes, self.config.critic_units)
+        student.to(context.device)
         optimizer = torch.optim.Adam(student.parameters(), self.config.student_critic_lr, betas=(0.5, 0.999))
         left = self.config.queries
 

@@ -90,9 +90,8 @@ class LP1ST(LabelMethod):
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         noisy, law = np.full(count, -1), np.ones((count, classes))
         for number, rows in enumerate(self.stages(count)):
-            prior = np.full((len(rows), classes), 1 / classes)
-            if number:
-                prior = self.prior(student, private.images[rows], context)
+            even = np.full((len(rows), classes), 1 / classes)
+            prior = self.prior(student, private.images[rows], context) if number else even
             noisy[rows] = ledger.prior_randomized_response(
                 private.labels.numpy(), prior, rows=rows, epsilon=self.config.epsilon
             )

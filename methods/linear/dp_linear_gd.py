@@ -61,10 +61,9 @@ class DPLinearGD(OnBackbone):
         given = super().presets(facts)
         return {**given, "tiny": {**given["tiny"], "steps": 5}}
 
-    def calibrate(self, budget: Budget) -> DPLinearGDConfig:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps RDP (claimed) or the exact figure (proven) in `budget`."""
-        found: DPLinearGDConfig = with_least_noise(self, budget, "rdp", "exact-gaussian", tolerance=1e-6)
-        return with_digest(found, self.facts)
+        return with_digest(with_least_noise(self, budget, "rdp", "exact-gaussian", tolerance=1e-6), self.facts)
 
     def claimed(self, delta: float) -> Claim:
         return dp_sgd_improved(1.0, self.config.noise_multiplier, self.config.steps, delta)

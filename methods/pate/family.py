@@ -57,6 +57,7 @@ CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
 
 Ints = NDArray[np.int64]
+Student = tuple[torch.nn.Module, str, dict[str, Any]]  # the net, its timm name and options
 BLOCK = 500  # queries per batch of teacher predictions
 
 
@@ -200,9 +201,7 @@ class PATEFamily(StartsPublic, EnsembleMethod):
         asked = hashlib.sha256(block.tobytes()).hexdigest()
         return {**ensemble_depends(self.config, private, context), **self.query_source(public), "asked": asked}
 
-    def student(
-        self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
-    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+    def student(self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context) -> Student:
         """Return a student trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
         start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
         student, options = public_start.make_public_student(self.config, self.facts, context, start)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bench.data.text import is_text
 from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, partition, setting
-from bench.methods.pate.family import Ints, PATEFamily
+from bench.methods.pate.family import Ints, PATEFamily, Student
 from bench.methods.pate.head_training import VERSION, HeadTraining
 from bench.methods.shared.settings_checks import HeadSettings
 from bench.methods.shared.teachers import tiny_teachers
@@ -51,9 +51,7 @@ class HeadStudent(OnBackbone):
         """Return the settings with which all heads are trained."""
         return HeadSettings(self.config.hidden, self.config.epochs, self.config.batch_size, self.config.lr)
 
-    def student(
-        self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
-    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+    def student(self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context) -> Student:
         """Return a head trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
         backbone = self.backbone(public, context)
         features = features_of(public.images, backbone, context, "public")[asked]
@@ -64,11 +62,10 @@ class HeadStudent(OnBackbone):
                 context.device,
             )  # fmt: skip
             (heads,) = training.heads(stage=stage)
-        student = FrozenTransfer(
-            backbone, DenseHead(backbone.num_features, self.config.hidden, self.facts.classes), self.facts.classes
-        )
-        heads.write(0, student.head)
-        return student, "frozen_transfer", transfer_options(backbone, self.facts, "dense", self.config.hidden)
+        head = DenseHead(backbone.num_features, self.config.hidden, self.facts.classes)
+        heads.write(0, head)
+        options = transfer_options(backbone, self.facts, "dense", self.config.hidden)
+        return FrozenTransfer(backbone, head, self.facts.classes), "frozen_transfer", options
 
 
 class HeadTeachers(HeadStudent, PATEFamily):

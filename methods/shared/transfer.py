@@ -54,11 +54,9 @@ class TransferConfig:
     )  # fmt: skip
     weights_sha256: str = setting("", "ours: the expected SHA-256 of the weights; filled in for packages and files")
     image_size: int = setting(
-        197,
-        f"{PAPER}, section V.A.1: 32 x 32 images are resized to 197 x 197; 0: the size that pretrained weights are "
-        "for, or the data's if the weights are drawn or trained here",
-        ge=0,
-    )
+        197, f"{PAPER}, section V.A.1: 32 x 32 images are resized to 197 x 197; 0: the size that pretrained weights "
+        "are for, or the data's if the weights are drawn or trained here", ge=0,
+    )  # fmt: skip
     precision: Literal["float32", "bfloat16"] = setting("float32", "the paper does not say; bfloat16 is twice as fast")
     source_fraction: float = setting(
         1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; for sources trained on here", gt=0, le=1
@@ -154,10 +152,8 @@ def with_digest(config: T, facts: Facts) -> T:
             f"{facts.dataset} has {facts.shape[0]} channels, and {config.weights} weights are for images of three. Use "
             "--set weights=source where the data set has a labelled public source."
         )
-    if config.image_size:
-        problem = image_size_problem(config.backbone, config.image_size)
-        if problem:
-            raise BenchError(f"{problem.rstrip('.')}. Use another --set image_size=N, or another --teacher.")
+    if config.image_size and (problem := image_size_problem(config.backbone, config.image_size)):
+        raise BenchError(f"{problem.rstrip('.')}. Use another --set image_size=N, or another --teacher.")
     origin = config.weights
     if origin not in ("auto", "package", "hub") and not origin.startswith("file:"):
         raise BenchError(
@@ -242,8 +238,7 @@ def _source_words(config: TransferConfig, facts: Facts) -> tuple[str, str]:
 def backbone_of(config: TransferConfig, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
     """Return the frozen backbone of `config`, fetched, drawn or trained; raise BenchError without matching weights."""
     if config.weights == "random":
-        channels = facts.shape[0]
-        frozen = random_backbone(config.backbone, channels, config.image_size, facts.shape, seed=0)
+        frozen = random_backbone(config.backbone, facts.shape[0], config.image_size, facts.shape, seed=0)
     elif config.trained_here:
         frozen = _trained_here(config, facts, public, context)
     else:
