@@ -127,9 +127,8 @@ class Robustness(RobustnessAttack[RobustnessConfig]):
             drawn = torch.randperm(len(images), generator=generator, device=generator.device)[: config.records].cpu()
             images, labels = images[drawn], labels[drawn]
         everything = (*SIMPLE, *PARTS)  # One seed per possible attack and size: omitting one changes no other row.
-        seeds = torch.randint(
-            0, 2**31, (len(everything), len(sizes), config.pgd_restarts), generator=generator, device=generator.device
-        ).tolist()
+        shape = (len(everything), len(sizes), config.pgd_restarts)
+        seeds = torch.randint(0, 2**31, shape, generator=generator, device=generator.device).tolist()
         model = Logits(student, device)
         clean = _clean(model, images, labels, facts, device)
         names = attacks_run(config, facts.classes)

@@ -225,9 +225,8 @@ class DGD(DGDFamily):
         A given teacher is the baseline: it was trained on all records.
         """
         facts = private.facts
-        settings = dataclasses.replace(
-            self.config.teacher_settings(len(private), facts), steps=self.config.baseline_steps
-        )
+        settings = self.config.teacher_settings(len(private), facts)
+        settings = dataclasses.replace(settings, steps=self.config.baseline_steps)
         baseline = given_net(self.config, facts, context) or self.baseline(private, settings, context, of_baseline)
         with seeded(context.streams.torch("generator/start")):
             net = DataFreeGenerator(

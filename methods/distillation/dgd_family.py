@@ -181,9 +181,8 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
             with seeded(context.streams.torch("vae/start")):
                 vae: VAE = VAE(*self.facts.shape, latent=self.config.latent, units=self.config.vae_units)
             order = context.streams.torch("vae/order")
-            radius: float | Literal["printed"] = (
-                "printed" if self.config.perturbation == "printed" else self.config.radius
-            )
+            printed = self.config.perturbation == "printed"
+            radius: float | Literal["printed"] = "printed" if printed else self.config.radius
             # Keep open until the triples are stored: the autoencoder is not cached.
             with context.checkpoint("vae", depends) as checkpoint:
                 with context.progress.stage("autoencoder", self.config.vae_steps) as stage:

@@ -178,7 +178,6 @@ def answered(gradients: torch.Tensor, config: DPDFDConfig, facts: Facts, ledger:
         given = given.mean(0, keepdim=True).expand_as(given)
     # One record moves every row by up to the sensitivity of one gradient; averaging rows does not increase it.
     sensitivity = config.sensitivity(facts) * math.sqrt(len(given))
-    noisy = ledger.gaussian(
-        given.numpy(), sensitivity=sensitivity, noise_multiplier=config.sigma / len(given) / sensitivity
-    )
+    multiplier = config.sigma / len(given) / sensitivity
+    noisy = ledger.gaussian(given.numpy(), sensitivity=sensitivity, noise_multiplier=multiplier)
     return torch.from_numpy(noisy).float()

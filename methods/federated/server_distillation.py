@@ -195,9 +195,8 @@ class DistillingServer(Federated):
         facts, streams = private.facts, context.streams
         student, options = make_student(self.config.student, facts, streams.torch("student/start"))
         parts = client_parts(self.config.clients, self.config.concentration, private, context)
-        models = [
-            net_of(self.config, facts, state, context) for state in first_models(self.config, private, parts, context)
-        ]
+        states = first_models(self.config, private, parts, context)
+        models = [net_of(self.config, facts, state, context) for state in states]
         random = streams.torch("server")
         server = Server(Ensemble(models).eval(), student.to(context.device), facts, random, context.device)
         depends = {"method": self.name, **student_depends(self.config, context)}

@@ -130,11 +130,9 @@ class ClassGaussians(ClaimedBy, Generative):
             moments = released(moments_about(codes, own, centres, norm), moment_noise)
             stage.advance()
         floor = FEW * (round_noise if k > 1 else mean_noise) / math.sqrt(COUNTED)
+        sizes = zip(moments, counts.clamp_min(floor).tolist(), strict=True)
         roots = torch.stack(
-            [
-                config.stretch * norm * root_of(symmetric(row, len(basis)) / n, moment_noise / n)
-                for row, n in zip(moments, counts.clamp_min(floor).tolist(), strict=True)
-            ]
+            [config.stretch * norm * root_of(symmetric(row, len(basis)) / n, moment_noise / n) for row, n in sizes]
         )
         # A class whose clusters are all lost in noise draws from all of them with equal probability.
         weights = torch.where(counts > floor, counts, 1e-9).view(facts.classes, k)
@@ -174,9 +172,8 @@ def sums_about(codes: Tensor, own: Tensor, centres: Tensor, norm: float) -> Tens
     total = torch.zeros(len(centres), 1 + codes.shape[1], dtype=torch.float64)
     for some, at in zip(torch.split(codes, CHUNK), torch.split(own, CHUNK), strict=True):
         rows = about(some, at, centres, norm)
-        total.index_add_(
-            0, at, torch.cat([torch.full((len(at), 1), shares[0], dtype=torch.float64), shares[1] * rows], 1)
-        )
+        ones = torch.full((len(at), 1), shares[0], dtype=torch.float64)
+        total.index_add_(0, at, torch.cat([ones, shares[1] * rows], 1))
     return total
 
 

@@ -30,10 +30,9 @@ class ForgerConfig:
 
 def new_generator(config: ForgerConfig, facts: Facts, context: Context) -> ConditionalGenerator:
     """Return an untrained generator on the CPU."""
+    sizes = config.latent, config.generator_units, config.generator_maps
     with seeded(context.streams.torch("generator/start")):
-        return ConditionalGenerator(
-            *facts.shape, facts.classes, config.latent, config.generator_units, config.generator_maps
-        )
+        return ConditionalGenerator(*facts.shape, facts.classes, *sizes)
 
 
 class Forger:

@@ -101,9 +101,8 @@ class MeanEmbedding(ClaimedBy, Generative):
         frequencies = self.frequencies(context.streams.torch("frequencies"))
         with context.progress.stage("mean embedding", facts.private_records) as stage:
             sums = class_sums(private, frequencies, context.device, stage.advance)
-        noisy = torch.from_numpy(
-            ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=self.config.noise_multiplier)
-        )
+        noise = self.config.noise_multiplier
+        noisy = torch.from_numpy(ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=noise))
         shares = noisy[-1].clamp_min(0) + 1e-9
         # Divide by the public count in `facts`; the actual count is private under add/remove.
         wanted = (noisy[:-1] / facts.private_records).float()

@@ -169,10 +169,8 @@ class SimPE(ClaimedBy, Generative):
                 )
                 assert isinstance(features, torch.Tensor)
                 votes = votes_for(features.flatten(1) / self.config.lookahead, labels, private, context.device)
-                noisy = torch.from_numpy(
-                    ledger.gaussian(votes.numpy(), sensitivity=1.0, noise_multiplier=self.config.noise_multiplier)
-                )
-                weights, stood = (noisy - self.config.threshold).clamp_min(0), population
+                noisy = ledger.gaussian(votes.numpy(), sensitivity=1.0, noise_multiplier=self.config.noise_multiplier)
+                weights, stood = (torch.from_numpy(noisy) - self.config.threshold).clamp_min(0), population
                 if turn + 1 < self.config.iterations:
                     population = simulator.varied(stood[parents(weights, labels, labels, draws)], turn, draws)
                 stage.advance()

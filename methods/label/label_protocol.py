@@ -88,9 +88,8 @@ class LabelProtocol(ClaimedBy, LabelMethod):
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
         """Return pairs in which a single record's label flips; the record needs features, which blank images lack."""
-        small = dataclasses.replace(
-            self.facts, private_records=1, shape=(self.facts.shape[0], 8, 8), public_benchmark=True
-        )
+        shape = (self.facts.shape[0], 8, 8)
+        small = dataclasses.replace(self.facts, private_records=1, shape=shape, public_benchmark=True)
         image = torch.randint(0, 256, (1, *small.shape), generator=torch.Generator().manual_seed(0)).byte()
         one, other = (PrivateData(image.clone(), torch.tensor([label]), small) for label in (0, 1))
         return [("a single record with features, its label flips", one, other)]

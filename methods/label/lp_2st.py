@@ -86,15 +86,13 @@ class LP1ST(LabelMethod):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the labels stage by stage, and train the net on all of them after each."""
-        classes, count = private.facts.classes, len(private)
+        classes, count, labels = private.facts.classes, len(private), private.labels.numpy()
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         noisy, law = np.full(count, -1), np.ones((count, classes))
         for number, rows in enumerate(self.stages(count)):
             even = np.full((len(rows), classes), 1 / classes)
             prior = self.prior(student, private.images[rows], context) if number else even
-            noisy[rows] = ledger.prior_randomized_response(
-                private.labels.numpy(), prior, rows=rows, epsilon=self.config.epsilon
-            )
+            noisy[rows] = ledger.prior_randomized_response(labels, prior, rows=rows, epsilon=self.config.epsilon)
             law[rows] = prior_likelihood(noisy[rows], prior, self.config.epsilon)
             seen = np.flatnonzero(noisy >= 0)
             if number and self.config.loss == "cross-entropy":

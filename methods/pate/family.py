@@ -192,10 +192,8 @@ class PATEFamily(StartsPublic, EnsembleMethod):
     def _chunks(self, private: PrivateData, context: Context, numbers: range) -> list[dict[str, int]]:
         """Return the first and the last teacher (exclusive) of each artefact with labels of the teachers `numbers`."""
         chunk = teachers_per_artefact(self.config, private.facts, context.device)
-        return [
-            {"first": first, "last": min(first + chunk, numbers.stop)}
-            for first in range(numbers.start, numbers.stop, chunk)
-        ]
+        starts = range(numbers.start, numbers.stop, chunk)
+        return [{"first": first, "last": min(first + chunk, numbers.stop)} for first in starts]
 
     def _labels_depend(self, private: PrivateData, public: PublicData, block: Ints, context: Context) -> dict[str, Any]:
         asked = hashlib.sha256(block.tobytes()).hexdigest()
@@ -273,6 +271,5 @@ def self_training(facts: Facts) -> SelfTrainingSettings:
     if largest_shift(facts) > 1:
         return SelfTrainingSettings()
     labelled = FitSettings(steps=200, batch_size=60, lr=0.05, shift=1, label_smoothing=0.1)
-    return SelfTrainingSettings(
-        labelled=labelled, pool=FitSettings(steps=300, batch_size=100, lr=0.05, shift=1), graph_below=10
-    )
+    pool = FitSettings(steps=300, batch_size=100, lr=0.05, shift=1)
+    return SelfTrainingSettings(labelled=labelled, pool=pool, graph_below=10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -47,6 +47,9 @@ class HeadTeachersConfig(TransferConfig):
 class HeadStudent(OnBackbone):
     """The student is a head on the features of a frozen backbone."""
 
+    public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
+    public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
+
     def heads(self) -> HeadSettings:
         """Return the settings with which all heads are trained."""
         return HeadSettings(self.config.hidden, self.config.epochs, self.config.batch_size, self.config.lr)
@@ -70,9 +73,6 @@ class HeadStudent(OnBackbone):
 
 class HeadTeachers(HeadStudent, PATEFamily):
     """Teachers are heads on the features of a frozen backbone, trained together; the student is such a head as well."""
-
-    public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
-    public_data_kinds = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:

@@ -34,7 +34,6 @@ from bench.interface import (
     Ledger,
     PrivateData,
     PublicData,
-    PublicKind,
     Released,
     SampledGNMax,
     register_method,
@@ -75,8 +74,6 @@ class KNNPATE(ClaimedBy, HeadStudent):
     citation = "Zhu et al. 2020"
     claimed_by = "rdp"
     claimed_in = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
-    public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
-    public_data_kinds = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:

@@ -81,15 +81,13 @@ class PATE(PATEFamily):
         if budget.basis is Basis.CLAIMED and self.config.claim == "data-dependent" and printed:
             return dataclasses.replace(self.config, queries=min(max(printed), self.facts.public_records))
         wanted = min(self.config.least_queries, self.facts.public_records)
+        gamma = self.config.gamma
         try:
-            queries = largest_count(
-                lambda queries: [LNMax(self.config.gamma, queries)], budget, claimed="pate-2017-closed-form"
-            )
+            queries = largest_count(lambda n: [LNMax(gamma, n)], budget, claimed="pate-2017-closed-form")
         except BenchError:
             if wanted == 1:
                 raise
             queries = 0
-        gamma = self.config.gamma
         if queries < wanted:
             queries, gamma = wanted, _largest_gamma(wanted, budget)
         return dataclasses.replace(self.config, queries=min(queries, self.facts.public_records), gamma=gamma)

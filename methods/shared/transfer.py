@@ -253,9 +253,8 @@ def public_spec(config: TransferConfig, context: Context) -> BackboneSpec:
     if config.weights.startswith("file:") and config.weights_sha256:
         found = weights_by_digest(config.backbone, config.weights_sha256)
     else:
-        found = find_weights(
-            config.backbone, config.weights, config.weights_sha256, progress=_teller(config.backbone, context)
-        )
+        say = _teller(config.backbone, context)
+        found = find_weights(config.backbone, config.weights, config.weights_sha256, progress=say)
     spec = BackboneSpec(
         found.backbone, found.origin, found.sha256, found.source, found.trained_on,  # type: ignore[arg-type]
         config.image_size or found.size, found.mean, found.std, 3, config.precision == "bfloat16",
