@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from bench.interface import (
     Budget,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -68,7 +67,7 @@ class DGDSound(ClaimedBy, DGDFamily):
         multiplier = smallest_noise(lambda multiplier: [Gaussian(multiplier)], budget, tolerance=1e-6)
         return dataclasses.replace(self.config, queries=queries, sigma=multiplier * math.sqrt(2 * queries))
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.sigma / math.sqrt(2 * self.config.queries))]
 
     def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -42,7 +42,6 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -144,7 +143,7 @@ class DPDFD(Alternation):
             "does not hold: a record changes the teacher and so the gradients of all images",
         )  # fmt: skip
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return self.config.events(self.facts)
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:

@@ -26,7 +26,7 @@ beta: a small enough beta reaches any accuracy at the same claim, without privac
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,7 +39,6 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -150,7 +149,7 @@ class DPSD(Alternation):
         config = self.config
         return dpsd(config.bound(), self.facts.classes, config.batch, config.asked, config.sigma, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return self.config.events(self.config.sigma, self.facts)
 
     def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,7 +31,6 @@ from bench.interface import (
     BenchError,
     Budget,
     Context,
-    Event,
     Facts,
     FitSettings,
     Gaussian,
@@ -154,7 +153,7 @@ class DPSDSound(ClaimedBy, TakesTeacher, EnsembleMethod):
         sigma = smallest_noise(lambda sigma: self.changed(sigma=sigma).charges(), budget, claimed=EXACT, sound=EXACT)
         return dataclasses.replace(self.config, sigma=sigma)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.sigma / self.config.sensitivity(self.facts), self.config.queries)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

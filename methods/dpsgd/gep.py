@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,6 @@ from bench.interface import (
     BenchError,
     Budget,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
@@ -102,7 +101,7 @@ class GEP(ClaimedBy, DPSGD):
         fitting = self.changed(anchors=min(self.config.anchors, self.facts.public_records))
         return DPSGD.calibrate(fitting, budget)
 
-    def claimed_charges(self) -> Sequence[Event]:
+    def claimed_charges(self) -> list[Steps]:
         """Return two releases per step, one for each part's noise."""
         records, noise = self.facts.private_records, math.sqrt(2) * self.config.noise_multiplier
         return [Steps(self.config.sampling_rate(records), noise, 2 * self.config.steps(records))]

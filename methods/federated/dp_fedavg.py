@@ -20,7 +20,7 @@ record whose label changes may move to another client, which costs as much as a 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,6 @@ from bench.interface import (
     BenchError,
     Budget,
     Context,
-    Event,
     Facts,
     FitSettings,
     Ledger,
@@ -106,7 +105,7 @@ class DPFedAvg(ClaimedBy):
         sound = "proven" if self.config.rate == 1 else "pld"
         return with_least_noise(self, budget, self.claimed_by, sound, tolerance=1e-4)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[SampledGaussian]:
         noise = self.config.noise_multiplier
         return [SampledGaussian(self.config.rate, noise, self.config.rounds, unit=self.unit, adjacency=self.adjacency)]
 

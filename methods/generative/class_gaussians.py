@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,6 @@ from bench.interface import (
     Adjacency,
     Budget,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -87,7 +86,7 @@ class ClassGaussians(ClaimedBy, Generative):
         config = with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6)
         return dataclasses.replace(config, components=config.components or (16 if config.noise_multiplier < 1 else 1))
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         """Return the release of means, one for each round of k-means if there are clusters, and that of moments."""
         means, clusters, moments = self.noises()
         rounds = [(clusters, self.config.rounds)] if self.config.components > 1 else []

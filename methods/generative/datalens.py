@@ -28,18 +28,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from bench.interface import (
-    BenchError,
-    Budget,
-    Context,
-    Event,
-    Facts,
-    Gaussian,
-    Ledger,
-    PrivateData,
-    register_method,
-    setting,
-)
+from bench.interface import BenchError, Budget, Context, Facts, Gaussian, Ledger, PrivateData, register_method, setting
 from bench.methods.generative.guided import Critics, Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import ClaimedBy, least_noise
 from bench.methods.shared.settings_checks import check_parts
@@ -64,7 +53,7 @@ class DataLensConfig(GuidedConfig):
     )  # fmt: skip
     sigma: float = setting(800.0, CODE + "epsilon 10; 5000 at epsilon 1; calibrated to the budget", gt=0)
 
-    def events(self, sigma: float) -> list[Event]:
+    def events(self, sigma: float) -> list[Gaussian]:
         """Return the noisy sums of all steps, each of a batch."""
         return [Gaussian(sigma / self.sensitivity, self.steps)]
 
@@ -119,7 +108,7 @@ class DataLens(ClaimedBy, Guided):
         )
         return [("a single record of the row's size, blank or saturated", dark, bright)]
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return self.config.events(self.config.sigma)
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:

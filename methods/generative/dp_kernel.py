@@ -33,7 +33,6 @@ from bench.interface import (
     Adjacency,
     Budget,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
@@ -104,7 +103,7 @@ class DPKernel(ClaimedBy, Generative):
         check_batch(self)
         return with_least_noise(self, budget, self.claimed_by, "rdp", tolerance=1e-4)
 
-    def claimed_charges(self) -> Sequence[Event]:
+    def claimed_charges(self) -> list[Steps]:
         """Return what the paper charges for: one Gaussian release on a Poisson sample per step."""
         config = self.config
         return [Steps(config.batch_size / self.facts.private_records, config.noise_multiplier, config.iterations)]

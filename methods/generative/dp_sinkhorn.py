@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,6 @@ from bench.interface import (
     Adjacency,
     Budget,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
@@ -118,7 +117,7 @@ class DPSinkhorn(ClaimedBy, Generative):
         sound = "proven" if self.config.batch_size == self.facts.private_records else "pld"
         return with_least_noise(self, budget, self.claimed_by, sound, tolerance=1e-4)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[SampledGaussian]:
         rate = self.config.batch_size / self.facts.private_records
         return [SampledGaussian(rate, self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 

@@ -34,7 +34,6 @@ from bench.interface import (
     Claim,
     ConfidentGNMax,
     Context,
-    Event,
     Facts,
     Ledger,
     largest_count,
@@ -72,7 +71,7 @@ class GPATEConfig(GuidedConfig):
             raise BenchError("the noise depends on the budget. Calibrate, or set threshold, sigma1 and sigma2.")
         return self.threshold, self.sigma1, self.sigma2
 
-    def events(self, steps: int) -> list[Event]:
+    def events(self, steps: int) -> list[ConfidentGNMax]:
         """Return the noisy votes of `steps` steps; all may be answered."""
         queries = steps * self.batch * self.directions
         return [ConfidentGNMax(*self.noise(), queries, queries)]
@@ -132,7 +131,7 @@ class GPATE(ClaimedBy, Guided):
         claim = pate_2018(votes, sigma2, delta, threshold, sigma1, answered=answered)
         return dataclasses.replace(claim, source=f"{CLAIM}, on the votes")
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[ConfidentGNMax]:
         return self.config.events(self.config.steps)
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:

@@ -41,18 +41,7 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutRe
 from dp_accounting.rdp import RdpAccountant
 from torch import Tensor
 
-from bench.interface import (
-    Adjacency,
-    Budget,
-    Claim,
-    Context,
-    Event,
-    Facts,
-    Ledger,
-    SampledGaussian,
-    register_method,
-    setting,
-)
+from bench.interface import Budget, Claim, Context, Event, Facts, Ledger, SampledGaussian, register_method, setting
 from bench.methods.generative.guided import Critics, Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.settings_checks import check_parts
@@ -134,7 +123,7 @@ class GSWGAN(Guided):
         """Return all steps: sums of sampled critics' gradients, each with norm at most sqrt(batch)."""
         config = self.config
         multiplier = 2 * config.noise_multiplier / math.sqrt(config.batch)
-        return [SampledGaussian(config.sampling_rate, multiplier, config.steps, adjacency=Adjacency.REPLACE)]
+        return [SampledGaussian(config.sampling_rate, multiplier, config.steps, adjacency=self.adjacency)]
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:
         """Return the noisy sum of the sampled critics' gradients."""

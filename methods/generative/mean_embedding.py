@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,7 +23,6 @@ from bench.core import margins
 from bench.interface import (
     Budget,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -92,7 +91,7 @@ class MeanEmbedding(ClaimedBy, Generative):
         """Return `config` with the least noise whose claim or exact cost (proven) fits `budget`."""
         return with_least_noise(self, budget, self.claimed_by, EXACT, tolerance=1e-6)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.noise_multiplier)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:

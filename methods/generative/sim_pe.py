@@ -19,7 +19,7 @@ Inception features, and there are 22 fonts, not some thousand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,7 +32,6 @@ from bench.interface import (
     BenchError,
     Budget,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -151,7 +150,7 @@ class SimPE(ClaimedBy, Generative):
             )
         return with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         """Return one release of votes for each iteration."""
         return [Gaussian(self.config.noise_multiplier, self.config.iterations, adjacency=self.adjacency)]
 

@@ -15,7 +15,6 @@ label moves two entries of its own code by 1, so 2 in L1; ``b = 2 / epsilon``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +24,6 @@ import torch
 from bench.interface import (
     Claim,
     Context,
-    Event,
     Ledger,
     PrivateData,
     PublicData,
@@ -66,7 +64,7 @@ class ALIBI(LabelMethod):
     def claimed(self, delta: float) -> Claim:
         return alibi(SENSITIVITY / self.config.epsilon, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Laplace]:
         return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

@@ -16,7 +16,7 @@ scale ``2 / epsilon``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +26,6 @@ import torch
 from bench.interface import (
     Claim,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
@@ -69,7 +68,7 @@ class ClusterRR(LabelMethod):
     def claimed(self, delta: float) -> Claim:
         return Claim(self.config.epsilon, delta, "ours: Laplace noise of scale 2 / epsilon on histograms (delta 0)")
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Laplace]:
         return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

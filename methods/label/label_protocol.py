@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,6 @@ from bench.interface import (
     BenchError,
     Budget,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -80,7 +79,7 @@ class LabelProtocol(ClaimedBy, LabelMethod):
         noise = smallest_noise(lambda noise: self.changed(noise_multiplier=noise).charges(), budget, tolerance=1e-6)
         return dataclasses.replace(self.config, noise_multiplier=noise)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.noise_multiplier, unit=self.unit, adjacency=self.adjacency)]
 
     def shares(self, seed: int) -> tuple[str, ...]:

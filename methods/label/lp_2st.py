@@ -19,7 +19,7 @@ sensitivity any label: every label is answered once, so both stages cost as much
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +30,6 @@ from torch import nn
 from bench.interface import (
     Claim,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
@@ -77,7 +76,7 @@ class LP1ST(LabelMethod):
     def claimed(self, delta: float) -> Claim:
         return label_response(self.config.epsilon, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[PriorRandomizedResponse]:
         return [PriorRandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
     def stages(self, records: int) -> list[Ints]:

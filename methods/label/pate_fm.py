@@ -20,7 +20,7 @@ a query by sqrt(2) in L2.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,7 +31,6 @@ from bench.interface import (
     Budget,
     ConfidentGNMax,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
@@ -108,7 +107,7 @@ class PATEFM(ClaimedBy, LabelMethod):
 
         return noisy(smallest_noise(lambda sigma2: [self.event(noisy(sigma2))], budget, start=100.0, tolerance=1e-6))
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[ConfidentGNMax]:
         return [self.event(self.config)]
 
     @staticmethod

@@ -12,7 +12,6 @@ sensitivity any label: epsilon-DP for each label; labels of different records ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +20,6 @@ import torch
 from bench.interface import (
     Claim,
     Context,
-    Event,
     Ledger,
     PrivateData,
     PublicData,
@@ -52,7 +50,7 @@ class RR(LabelMethod):
     def claimed(self, delta: float) -> Claim:
         return label_response(self.config.epsilon, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[RandomizedResponse]:
         return [RandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

@@ -10,14 +10,14 @@ One Gaussian release has an exact cost (Balle and Wang, ICML 2018), so claimed a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.interface import Adjacency, Budget, Event, Gaussian, setting
+from bench.interface import Adjacency, Budget, Gaussian, setting
 from bench.methods.linear.family import layer_of
 from bench.methods.shared.calibration import ClaimedBy, with_least_noise
 from bench.methods.shared.clipping import EXACT, ROWS
@@ -45,7 +45,7 @@ class ClassSums(ClaimedBy, OnBackbone):
         """Return `config` with its weights named and the least noise whose exact cost fits `budget`."""
         return with_digest(with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6), self.facts)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.noise_multiplier, adjacency=self.adjacency)]
 
 

@@ -14,7 +14,7 @@ to the budget. Records in the public source have no guarantee.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,6 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -68,7 +67,7 @@ class DPLinearGD(OnBackbone):
     def claimed(self, delta: float) -> Claim:
         return dp_sgd_improved(1.0, self.config.noise_multiplier, self.config.steps, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

@@ -17,7 +17,7 @@ Claimed: the data-independent Renyi DP of the sampled Gaussian mechanism. Proven
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,6 @@ from bench.interface import (
     BenchError,
     Budget,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
@@ -96,7 +95,7 @@ class KNNPATE(ClaimedBy, HeadStudent):
         )
         return dataclasses.replace(named, queries=queries, sigma=sigma)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[SampledGNMax]:
         config = self.config
         return [SampledGNMax(config.sampling_rate, config.sigma, config.queries, adjacency=self.adjacency)]
 

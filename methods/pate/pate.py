@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +26,6 @@ from bench.interface import (
     BenchError,
     Budget,
     Claim,
-    Event,
     Facts,
     Ledger,
     LNMax,
@@ -104,7 +103,7 @@ class PATE(PATEFamily):
         (release,) = ledger.private_votes()
         return pate_2017(release.votes, self.config.gamma, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[LNMax]:
         return [LNMax(self.config.gamma, self.config.queries)]
 
     def answer(self, votes: Ints, ledger: Ledger) -> Ints:

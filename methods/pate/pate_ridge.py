@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,7 +30,6 @@ from bench.interface import (
     BenchError,
     Budget,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -86,7 +85,7 @@ class PATERidge(ClaimedBy):
         multiplier = smallest_noise(lambda noise: [Gaussian(noise)], budget, tolerance=1e-6)
         return dataclasses.replace(self.config, sigma=multiplier * SENSITIVITY)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.sigma / SENSITIVITY)]
 
     def shares(self, seed: int) -> tuple[str, ...]:
