@@ -21,18 +21,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from bench.interface import (
-    Claim,
-    Context,
-    Ledger,
-    PrivateData,
-    PublicData,
-    Released,
-    make_student,
-    register_method,
-    setting,
-)
-from bench.methods.label.family import Floats, LabelMethod, NoisyLabelConfig, learn, true_labels
+from bench.interface import Claim, Context, Ledger, PrivateData, register_method, setting
+from bench.methods.label.family import Floats, NoisyLabelConfig, OneRelease, Release, true_labels
 from bench.privacy.accounting.claims import alibi
 from bench.privacy.events.events import Laplace
 
@@ -55,7 +45,7 @@ class ALIBIConfig(NoisyLabelConfig):
 
 
 @register_method("alibi")
-class ALIBI(LabelMethod):
+class ALIBI(OneRelease):
     """Laplace noise on one-hot labels."""
 
     config: ALIBIConfig
@@ -67,14 +57,12 @@ class ALIBI(LabelMethod):
     def charges(self) -> list[Laplace]:
         return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Release all codes with noise and train a net on their posteriors."""
-        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
+    def release(self, private: PrivateData, ledger: Ledger, context: Context) -> Release:
+        """Release all codes with noise, for a net to learn from their posteriors."""
         codes = np.eye(private.facts.classes)[true_labels(private)]
         noisy = ledger.laplace(codes, sensitivity=SENSITIVITY, noise_multiplier=1 / self.config.epsilon, entries=2)
         law = laplace_law(noisy, SENSITIVITY / self.config.epsilon)
-        learn(student, private.images, law, self.config, context, "student")
-        return Released(student, self.config.student, options, extras={"noisy_codes": torch.from_numpy(noisy)})
+        return law, None, {"noisy_codes": torch.from_numpy(noisy)}
 
 
 def laplace_law(noisy: Floats, scale: float) -> Floats:
