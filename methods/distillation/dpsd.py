@@ -57,14 +57,7 @@ from bench.methods.distillation.annotation import (
     keep_top,
     released_gradients,
 )
-from bench.methods.distillation.dpsd_family import (
-    CITATION,
-    Alternation,
-    Annotate,
-    quick_settings,
-    tiny_settings,
-    train_teacher,
-)
+from bench.methods.distillation.dpsd_family import Alternation, Annotate, quick_settings, tiny_settings, train_teacher
 from bench.privacy.accounting.claims import dpsd, dpsd_events, dpsd_smallest_sigma
 
 
@@ -107,7 +100,6 @@ class DPSD(Alternation):
     """Algorithm 1 with Gaussian noise on normalised gradients."""
 
     config: DPSDConfig
-    citation = CITATION
     repaired_by = "dpsd-sound"
     single_teacher = True
 

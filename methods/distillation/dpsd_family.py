@@ -49,6 +49,7 @@ def tiny_settings(facts: Facts) -> dict[str, Any]:
 class Alternation(TakesTeacher):
     """DPSD's loop: the student and the generator take turns, and the teacher annotates through the ledger."""
 
+    citation = CITATION
     releases_generator: ClassVar[bool] = True
 
     def shares(self, seed: int) -> tuple[str, ...]:

@@ -33,17 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.seeds import seeded
-from bench.interface import (
-    Context,
-    Event,
-    Facts,
-    FitSettings,
-    Ledger,
-    PrivateData,
-    PublicData,
-    register_method,
-    setting,
-)
+from bench.interface import Context, Facts, FitSettings, Ledger, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.gan_parts import carry
@@ -212,10 +202,9 @@ class PSG(ClaimedBy, Generative, DPSGD):
             decay_steps=max(1, settings.total_steps(self.config.per_class * self.facts.classes) // 2),
         )  # fmt: skip
 
-    def claimed_charges(self) -> Sequence[Event]:
+    def claimed_charges(self) -> Sequence[Any]:
         """Return the steps of all starts but one."""
-        (event,) = self.charges()
-        return [dataclasses.replace(event, steps=self.config.runs * self.config.run_steps)]  # type: ignore[call-arg]
+        return self.changed(runs=self.config.runs - 1).charges()
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Update the images between the steps of DP-SGD."""

@@ -16,14 +16,7 @@ from bench.methods.pate.family import Ints, PATEFamily, Student
 from bench.methods.pate.head_training import VERSION, HeadTraining
 from bench.methods.shared.settings_checks import HeadSettings
 from bench.methods.shared.teachers import tiny_teachers
-from bench.methods.shared.transfer import (
-    PAPER,
-    OnBackbone,
-    TransferConfig,
-    shared_features,
-    transfer_options,
-    with_digest,
-)
+from bench.methods.shared.transfer import PAPER, OnBackbone, TransferConfig, transfer_options, with_digest
 from bench.models.frozen_backbone import DenseHead, FrozenTransfer
 from bench.storage.cache import digest_of
 from bench.training.ensemble import count_votes
@@ -95,7 +88,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
     shardable = False  # all heads train together, in seconds
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        features = shared_features(self.config, self.facts)
+        (features,) = super().shares(seed)
         heads = digest_of([features, self.config.teachers, *astuple(self.heads())])
         return (features, f"heads on {self.facts.dataset}, seed {seed}, {heads}")
 

@@ -82,12 +82,6 @@ class TransferConfig:
 T = TypeVar("T", bound=TransferConfig)
 
 
-def shared_features(config: TransferConfig, facts: Facts) -> str:
-    """Return the name of the features, shared by cells with the same backbone."""
-    names = [field.name for field in dataclasses.fields(TransferConfig)]
-    return f"features of {facts.dataset}, {digest_of({name: getattr(config, name) for name in names})}"
-
-
 class OnBackbone(Method):
     """A method on the features of a frozen public backbone, mixed in before its other base classes."""
 
@@ -109,7 +103,10 @@ class OnBackbone(Method):
         return {"paper": paper, "quick": quick, "tiny": {**AS_GIVEN, "backbone": "small_cnn"}}
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        return (shared_features(self.config, self.facts),)
+        """Return the name of the features, shared by cells with the same backbone."""
+        names = [field.name for field in dataclasses.fields(TransferConfig)]
+        meant = {name: getattr(self.config, name) for name in names}
+        return (f"features of {self.facts.dataset}, {digest_of(meant)}",)
 
     def public_words(self) -> str:
         unlabelled = [UNLABELLED] if PublicKind.UNLABELLED in self.public_data_kinds else []
