@@ -77,9 +77,7 @@ class BrepMI(InversionAttack[BrepMIConfig]):
         return {
             "quick": {**QUICK_GAN, "images_per_class": 5, "draws": 5000, "points": 20, "patience": 10, "steps": 60,
                       "unit_moves": True},
-            "tiny": {
-                **TINY_GAN, "images_per_class": 2, "draws": 300, "points": 8, "patience": 3, "steps": 6,
-            },
+            "tiny": {**TINY_GAN, "images_per_class": 2, "draws": 300, "points": 8, "patience": 3, "steps": 6},
         }  # fmt: skip
 
     def run(

@@ -26,7 +26,6 @@ from bench.interface import (
     Context,
     Facts,
     InversionAttack,
-    Knowledge,
     PublicData,
     Reconstructions,
     Target,
@@ -63,7 +62,6 @@ class DataFree(InversionAttack[DataFreeConfig]):
     """A generator trained only against the student."""
 
     access = Access.WEIGHTS
-    knowledge = Knowledge.NONE
     citation = "Chen et al., ICCV 2019"
 
     @classmethod

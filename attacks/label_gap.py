@@ -27,7 +27,6 @@ class LabelGap(MembershipAttack[LabelGapConfig]):
 
     access = Access.LABELS
     citation = "Yeom et al. 2018; Choquette-Choo et al. 2021"
-    references = 0
 
     def score(self, signals: Signals) -> NDArray[np.float64]:
         """Return (n,): 1 if the record's prediction is right, plus `variations` times the share of right variations.

@@ -26,7 +26,6 @@ class LossThreshold(MembershipAttack[LossConfig]):
 
     access = Access.CONFIDENCES
     citation = "Yeom, Giacomelli, Fredrikson and Jha 2018"
-    references = 0
 
     def score(self, signals: Signals) -> NDArray[np.float64]:
         """Return the log probability of the label at the record itself (n,); variations are ignored."""

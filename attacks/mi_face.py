@@ -32,7 +32,6 @@ from bench.interface import (
     Context,
     Facts,
     InversionAttack,
-    Knowledge,
     PublicData,
     Reconstructions,
     Target,
@@ -90,7 +89,6 @@ class MIFace(InversionAttack[MIFaceConfig]):
     """Gradient descent on an image, for each class."""
 
     access = Access.WEIGHTS
-    knowledge = Knowledge.NONE
     citation = "Fredrikson, Jha, Ristenpart, CCS 2015"
     tunable: ClassVar[Mapping[str, tuple[float, ...]]] = {
         "blur": (0.0, 1.0, 2.0, 3.0, 5.0, 8.0), "smoothness": (0.02, 0.05, 0.1, 0.3, 1.0), "subspace": (0, 20, 40, 80),

@@ -60,9 +60,8 @@ class RMIA(MembershipAttack[RMIAConfig]):
             raise BenchError("rmia needs population records that no model was trained on, and was given none.")
         log_p = log_probability(signals.references, signals.labels, config.temperature)
         p_in, p_out = _means(np.exp(log_p), signals.inside)
-        population = np.exp(
-            log_probability(signals.population_references, signals.population_labels, config.temperature)
-        ).mean(axis=0)
+        log_z = log_probability(signals.population_references, signals.population_labels, config.temperature)
+        population = np.exp(log_z).mean(axis=0)
         if config.mode == "online" or (config.mode == "auto" and signals.inside.any()):
             usual, population = _online(p_in, p_out, population)
         else:

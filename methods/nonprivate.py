@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from bench.data.own_arrays import FEATURE_NETS, is_features
 from bench.interface import (
-    Adjacency,
     Budget,
     Claim,
     Context,
@@ -54,9 +53,7 @@ class NonPrivateConfig:
 class NonPrivate(Method[NonPrivateConfig]):
     """Train on all private records: an upper bound for every private student."""
 
-    adjacency = Adjacency.REPLACE
     citation = "baseline"
-    public_data = "none"
     bypass = "the student is trained on all private records without noise"
     private: ClassVar[bool] = False
 
@@ -85,12 +82,11 @@ class NonPrivate(Method[NonPrivateConfig]):
 
     def fit_net(self, net: nn.Module, inputs: Tensor, private: PrivateData, context: Context) -> None:
         """Train `net` on the `inputs` (n, ...) of all private records, or of the config's number."""
-        steps = FitSettings(epochs=self.config.epochs, batch_size=self.config.batch_size).total_steps(len(private))
-        settings = FitSettings(
-            steps=steps, batch_size=self.config.batch_size, lr=self.config.lr, momentum=self.config.momentum
-        )
-        chosen = some_records(self.config.records, private, context)
-        with context.stage("student", student_depends(self.config, context), steps) as (checkpoint, stage):
+        config = self.config
+        steps = FitSettings(epochs=config.epochs, batch_size=config.batch_size).total_steps(len(private))
+        settings = FitSettings(steps=steps, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum)
+        chosen = some_records(config.records, private, context)
+        with context.stage("student", student_depends(config, context), steps) as (checkpoint, stage):
             fit(
                 net, inputs[chosen], private.labels[chosen], settings, context.streams.torch("student/order"),
                 device=context.device, stage=stage, checkpoint=checkpoint,

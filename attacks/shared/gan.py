@@ -112,9 +112,8 @@ def _train(
     net: GanGenerator, critic: Critic, images: Tensor, config: GanAttackConfig, generator: torch.Generator,
     device: torch.device, stage: Stage, checkpoint: Checkpoint | None = None,
 ) -> None:  # fmt: skip
-    optimizers = [
-        torch.optim.Adam(part.parameters(), config.gan_rate, (0.5, 0.999), fused=True) for part in (net, critic)
-    ]
+    rate, betas = config.gan_rate, (0.5, 0.999)
+    optimizers = [torch.optim.Adam(part.parameters(), rate, betas, fused=True) for part in (net, critic)]
     size, total = min(BATCH, len(images)), config.generator_steps(len(images))
     held: dict[str, Part] = {
         "generator": net, "critic": critic, "generator_step": optimizers[0], "critic_step": optimizers[1],

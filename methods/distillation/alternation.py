@@ -158,9 +158,7 @@ class Alternating:
         config = self.config
         features, logits = features_and_logits(self.discriminator, made)
         terms = generator_terms(features, logits, norm=2, reading=config.generator_loss)
-        wanted = {
-            "one_hot": config.one_hot_loss, "entropy": config.entropy_loss, "activation": config.activation_loss
-        }  # fmt: skip
+        wanted = {"one_hot": config.one_hot_loss, "entropy": config.entropy_loss, "activation": config.activation_loss}
         terms = {name: term for name, term in terms.items() if wanted[name]}
         if config.labels_reach_generator:
             terms["Eq. 7"] = soft_loss(logits, labels, config.uniform_share)

@@ -39,12 +39,9 @@ class AlternationConfig(GivenTeacherConfig):
     random_share: float = setting(0.0, "ours: share of a batch made by random processes, not the generator", ge=0, lt=1)
     random_kind: Literal["strokes", "objects"] = setting("strokes", KINDS, later=True)
     pool_steps: int = setting(
-        0,
-        "ours: maximum student steps on all answers after the last iteration; Algorithm 1 takes one step on each "
-        "answer and discards it",
-        later=True,
-        ge=0,
-    )
+        0, "ours: maximum student steps on all answers after the last iteration; Algorithm 1 takes one step on each "
+        "answer and discards it", later=True, ge=0,
+    )  # fmt: skip
 
     labels_reach_generator: ClassVar[bool] = True  # Algorithm 1, line 6: the generator's loss includes Eq. 7
 

@@ -73,10 +73,9 @@ class DGDPrintedConfig(DGDConfig):
 
     noise_scale: float = setting(40.0, "DGD, section IV: 2 / eps0", gt=0)
     count: Literal["printed", "formula", "given"] = setting(
-        "printed",
-        "DGD, section IV-A: on MNIST and FMNIST 27 queries for epsilon 1 and 1300 for 10, otherwise as for formula; "
-        "formula: as many as section III-E allows",
-    )
+        "printed", "DGD, section IV-A: on MNIST and FMNIST 27 queries for epsilon 1 and 1300 for 10, otherwise as for "
+        "formula; formula: as many as section III-E allows",
+    )  # fmt: skip
     least_queries: int = setting(1, "DGD keeps its noise; a larger number raises it if the budget covers fewer", ge=1)
     images: Literal["data-free", "private", "acgan", "wgan", "infogan"] = setting("data-free", "DGD, section III-B")
     baseline_steps: int = setting(3000, "DGD, section IV: as for the teachers, which have the same net", ge=1)
@@ -173,13 +172,10 @@ class DGD(DGDFamily):
     def claimed(self, delta: float) -> Claim:
         """Return the formula of section III-E, which does not give the epsilons printed for 27 and 1300 queries."""
         claim = dgd(2 / self.config.noise_scale, self.config.queries, delta, self.config.eps1)
-        said = {
-            queries: epsilon for epsilon, queries in PRINTED if self.config.noise_scale == self.Config().noise_scale
-        }
-        if self.config.queries in said:
-            note = f"the paper prints {said[self.config.queries]:g} for it; {claim.note}"
-            return dataclasses.replace(claim, note=note)
-        return claim
+        said = {queries: epsilon for epsilon, queries in PRINTED}.get(self.config.queries)
+        if said is None or self.config.noise_scale != self.Config().noise_scale:
+            return claim
+        return dataclasses.replace(claim, note=f"the paper prints {said:g} for it; {claim.note}")
 
     def images_depend(self) -> dict[str, Any]:
         """See `DGDFamily.images_depend`: images are shared across epsilons and both aggregations."""
@@ -229,9 +225,8 @@ class DGD(DGDFamily):
         A given teacher is the baseline: it was trained on all records.
         """
         facts = private.facts
-        settings = dataclasses.replace(
-            self.config.teacher_settings(len(private), facts), steps=self.config.baseline_steps
-        )
+        settings = self.config.teacher_settings(len(private), facts)
+        settings = dataclasses.replace(settings, steps=self.config.baseline_steps)
         baseline = given_net(self.config, facts, context) or self.baseline(private, settings, context, of_baseline)
         with seeded(context.streams.torch("generator/start")):
             net = DataFreeGenerator(

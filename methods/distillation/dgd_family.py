@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -123,7 +123,6 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
     """Images, noisy answers to a few of them, triples of all of them, and a student trained on both."""
 
     citation = "Ge et al. 2023"
-    public_data: ClassVar[str] = "none"
 
     def payable(self, queries: int) -> int:
         """Return `queries`, limited to the number of images."""
@@ -182,9 +181,8 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
             with seeded(context.streams.torch("vae/start")):
                 vae: VAE = VAE(*self.facts.shape, latent=self.config.latent, units=self.config.vae_units)
             order = context.streams.torch("vae/order")
-            radius: float | Literal["printed"] = (
-                "printed" if self.config.perturbation == "printed" else self.config.radius
-            )
+            printed = self.config.perturbation == "printed"
+            radius: float | Literal["printed"] = "printed" if printed else self.config.radius
             # Keep open until the triples are stored: the autoencoder is not cached.
             with context.checkpoint("vae", depends) as checkpoint:
                 with context.progress.stage("autoencoder", self.config.vae_steps) as stage:

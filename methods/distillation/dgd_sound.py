@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,19 +25,17 @@ from numpy.typing import NDArray
 
 from bench.interface import (
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
     PrivateData,
-    claim_by,
     register_method,
     setting,
     smallest_noise,
 )
 from bench.methods.distillation.dgd_family import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
+from bench.methods.shared.calibration import NO_CLAIM, ClaimedBy
 from bench.methods.shared.random_images import random_images
 
 
@@ -51,11 +49,12 @@ class DGDSoundConfig(DGDConfig):
 
 
 @register_method("dgd-sound")
-class DGDSound(DGDFamily):
+class DGDSound(ClaimedBy, DGDFamily):
     """Random images, labelled by the noisy votes of the teachers."""
 
     config: DGDSoundConfig
     citation = "after Ge et al. 2023"
+    claimed_by, claimed_in = "proven", NO_CLAIM
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -68,11 +67,7 @@ class DGDSound(DGDFamily):
         multiplier = smallest_noise(lambda multiplier: [Gaussian(multiplier)], budget, tolerance=1e-6)
         return dataclasses.replace(self.config, queries=queries, sigma=multiplier * math.sqrt(2 * queries))
 
-    def claimed(self, delta: float) -> Claim:
-        source = "the proven figure: no paper claims anything for this variant"
-        return claim_by("proven", self.charges(), delta, source)
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.sigma / math.sqrt(2 * self.config.queries))]
 
     def images(self, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
@@ -81,11 +76,8 @@ class DGDSound(DGDFamily):
 
     def answer(self, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See `DGDFamily.answer`: a softmax of the noisy counts, in units of their noise."""
-        distance = math.sqrt(2 * len(votes))
-        noisy = (
-            ledger.gaussian(votes, sensitivity=distance, noise_multiplier=self.config.sigma / distance)
-            / self.config.sigma
-        )
+        distance, sigma = math.sqrt(2 * len(votes)), self.config.sigma
+        noisy = ledger.gaussian(votes, sensitivity=distance, noise_multiplier=sigma / distance) / sigma
         weights = np.exp(noisy - noisy.max(1, keepdims=True))
         soft: NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
         return soft

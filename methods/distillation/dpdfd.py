@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -42,7 +42,6 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -144,7 +143,7 @@ class DPDFD(Alternation):
             "does not hold: a record changes the teacher and so the gradients of all images",
         )  # fmt: skip
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return self.config.events(self.facts)
 
     def annotator(self, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
@@ -178,7 +177,6 @@ def answered(gradients: torch.Tensor, config: DPDFDConfig, facts: Facts, ledger:
         given = given.mean(0, keepdim=True).expand_as(given)
     # One record moves every row by up to the sensitivity of one gradient; averaging rows does not increase it.
     sensitivity = config.sensitivity(facts) * math.sqrt(len(given))
-    noisy = ledger.gaussian(
-        given.numpy(), sensitivity=sensitivity, noise_multiplier=config.sigma / len(given) / sensitivity
-    )
+    multiplier = config.sigma / len(given) / sensitivity
+    noisy = ledger.gaussian(given.numpy(), sensitivity=sensitivity, noise_multiplier=multiplier)
     return torch.from_numpy(noisy).float()

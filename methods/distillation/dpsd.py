@@ -26,7 +26,7 @@ beta: a small enough beta reaches any accuracy at the same claim, without privac
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,7 +39,6 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -58,14 +57,7 @@ from bench.methods.distillation.annotation import (
     keep_top,
     released_gradients,
 )
-from bench.methods.distillation.dpsd_family import (
-    CITATION,
-    Alternation,
-    Annotate,
-    quick_settings,
-    tiny_settings,
-    train_teacher,
-)
+from bench.methods.distillation.dpsd_family import Alternation, Annotate, quick_settings, tiny_settings, train_teacher
 from bench.privacy.accounting.claims import dpsd, dpsd_events, dpsd_smallest_sigma
 
 
@@ -108,7 +100,6 @@ class DPSD(Alternation):
     """Algorithm 1 with Gaussian noise on normalised gradients."""
 
     config: DPSDConfig
-    citation = CITATION
     repaired_by = "dpsd-sound"
     single_teacher = True
 
@@ -124,7 +115,6 @@ class DPSD(Alternation):
     def calibrate(self, budget: Budget) -> DPSDConfig:
         """Return `config` with the paper's beta for `budget` and the least sigma within it."""
         config = self.config
-
         k, beta = config.top_k(self.facts), config.beta
         if beta is None:
             beta = 1e-4 if self.facts.classes >= 1000 else 1e-3 if budget.epsilon <= 1 else 5e-3
@@ -148,11 +138,10 @@ class DPSD(Alternation):
         return dataclasses.replace(config, sigma=sigma)
 
     def claimed(self, delta: float) -> Claim:
-        return dpsd(
-            self.config.bound(), self.facts.classes, self.config.batch, self.config.asked, self.config.sigma, delta
-        )
+        config = self.config
+        return dpsd(config.bound(), self.facts.classes, config.batch, config.asked, config.sigma, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return self.config.events(self.config.sigma, self.facts)
 
     def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:

@@ -49,7 +49,7 @@ def tiny_settings(facts: Facts) -> dict[str, Any]:
 class Alternation(TakesTeacher):
     """DPSD's loop: the student and the generator take turns, and the teacher annotates through the ledger."""
 
-    public_data: ClassVar[str] = "none"
+    citation = CITATION
     releases_generator: ClassVar[bool] = True
 
     def shares(self, seed: int) -> tuple[str, ...]:
@@ -78,9 +78,8 @@ class Alternation(TakesTeacher):
                 for _ in range(batches):
                     self.charge(ledger)
 
-        with context.checkpoint(
-            "alternation", {"method": self.name, **student_depends(self.config, context)}
-        ) as checkpoint:
+        depends = {"method": self.name, **student_depends(self.config, context)}
+        with context.checkpoint("alternation", depends) as checkpoint:
             images = Alternating(
                 self.config, student.to(context.device), generator.to(context.device),
                 self.discriminator(private, student, ledger, context), annotate, private.facts, context, checkpoint,

@@ -44,14 +44,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.distillation.alternation_config import AlternationConfig
-from bench.methods.distillation.dpsd_family import (
-    CITATION,
-    Alternation,
-    Annotate,
-    quick_settings,
-    tiny_settings,
-    train_teacher,
-)
+from bench.methods.distillation.dpsd_family import Alternation, Annotate, quick_settings, tiny_settings, train_teacher
 from bench.privacy.accounting.claims import DPSD_LABEL_GAP, dpsd_label
 from bench.privacy.events.events import PrintedTopK, TopKRandomizedResponse
 
@@ -82,7 +75,6 @@ class DPSDLabel(Alternation):
 
     config: DPSDLabelConfig
     unit = PrivacyUnit.QUERY_LABEL
-    citation = CITATION
     repaired_by = "dpsd-sound"
 
     @classmethod

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,9 +30,7 @@ from bench.core.seeds import seeded
 from bench.interface import (
     BenchError,
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     FitSettings,
     Gaussian,
@@ -41,7 +39,6 @@ from bench.interface import (
     PublicData,
     Released,
     as_float,
-    claim_by,
     features_and_logits,
     predict,
     register_method,
@@ -53,6 +50,7 @@ from bench.methods.distillation.alternation_config import AlternationConfig
 from bench.methods.distillation.annotation import bounded, distillation_gradient, gradient_sensitivity, keep_top
 from bench.methods.distillation.answer_pool import BETWEEN, BestStudent, squared_error
 from bench.methods.distillation.dpsd_family import CITATION
+from bench.methods.shared.calibration import ClaimedBy
 from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from bench.methods.shared.random_images import KINDS, random_images
@@ -109,13 +107,9 @@ class DPSDSoundConfig(GivenTeacherConfig):
     generator_width: int = setting(32, "ours", ge=1)
     latent_size: int = setting(100, "ours: as methods/distillation/dpsd.py", ge=1, le=4096)
     held_back: float = setting(
-        0.0,
-        "ours: share of the answers that no student learns from; each round keeps the student with the least squared "
-        "error on them",
-        later=True,
-        ge=0,
-        lt=1,
-    )
+        0.0, "ours: share of the answers that no student learns from; each round keeps the student with the least "
+        "squared error on them", later=True, ge=0, lt=1,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.rounds > self.queries:
@@ -129,7 +123,6 @@ class DPSDSoundConfig(GivenTeacherConfig):
         """Return the L2 sensitivity of the summed answers to one query."""
         if self.answer == "votes":
             return math.sqrt(2)
-
         return gradient_sensitivity(self.distillation, facts.classes, self.top_k(facts), NON_TARGET_WEIGHT)
 
     def top_k(self, facts: Facts) -> int:
@@ -138,12 +131,14 @@ class DPSDSoundConfig(GivenTeacherConfig):
 
 
 @register_method("dpsd-sound")
-class DPSDSound(TakesTeacher, EnsembleMethod):
+class DPSDSound(ClaimedBy, TakesTeacher, EnsembleMethod):
     """Synthetic queries, an ensemble's noisy answers, and a student that learns from these answers."""
 
     config: DPSDSoundConfig
     citation = f"after {CITATION}"
-    public_data = "none"
+    claimed_by = EXACT
+    claimed_in = "ours: exact figure of Gaussian noise"
+    claim_note = "as proven"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -158,11 +153,7 @@ class DPSDSound(TakesTeacher, EnsembleMethod):
         sigma = smallest_noise(lambda sigma: self.changed(sigma=sigma).charges(), budget, claimed=EXACT, sound=EXACT)
         return dataclasses.replace(self.config, sigma=sigma)
 
-    def claimed(self, delta: float) -> Claim:
-        return claim_by(EXACT, self.charges(), delta, "ours: exact figure of Gaussian noise", "as proven")
-
-    def charges(self) -> Sequence[Event]:
-        """Return the answers to all queries."""
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.sigma / self.config.sensitivity(self.facts), self.config.queries)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

@@ -123,7 +123,6 @@ class DPSGD(Method[DPSGDConfig]):
     claimed_by: ClassVar[str] = "moments"
     """The accountant of :meth:`claimed`; see :func:`bench.methods.shared.calibration.least_noise`."""
     samplings: ClassVar[tuple[str, ...]] = tuple(Sampling)
-    public_data = "none"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -175,7 +174,6 @@ class DPSGD(Method[DPSGDConfig]):
         return [training_event(sampling, rate, config.noise_multiplier, config.steps(records))]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Train the student by DP-SGD."""
         start = context.streams.torch("student/start")
         student, options = make_student(self.config.student, private.facts, start, **self.student_options())
         self.train_net(student.to(context.device), private, public, ledger, context)

@@ -36,10 +36,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from bench.interface import Claim, Context, Event, Facts, Ledger, PrivateData, register_method, setting
+from bench.interface import Context, Event, Facts, Ledger, PrivateData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import continued
 from bench.methods.dpsgd.scatter import ScatterCNNConfig, ScatterDPSGD
-from bench.privacy.accounting.accountants import claim_by
+from bench.methods.shared.calibration import ClaimedBy
 from bench.privacy.events.events import DPSGD, SampledGaussian
 
 CODE = "Fu et al. 2024, the authors' code JeffffffFu/DPSUR: "
@@ -69,13 +69,15 @@ class DPSURConfig(ScatterCNNConfig):
 
 
 @register_method("dpsur")
-class DPSUR(ScatterDPSGD):
+class DPSUR(ClaimedBy, ScatterDPSGD):
     """DP-SGD whose steps are kept or rejected by noisy tests, every one charged; through the ledger."""
 
     config: DPSURConfig
     version = 1
     citation = "Fu et al. 2024"
     claimed_by = "rdp"  # the improved conversion: lemma 2.7
+    claimed_in = "Fu et al., VLDB 2024 (arXiv:2311.14056), theorem 5.6: Renyi accounting of kept steps"
+    claim_note = "does not hold: which step is kept depends on the rejected ones and their tests, which are not charged"
     samplings = ("poisson",)
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 2_048, "lr": 4.0, "noise_multiplier": 4.0, "validation_noise": 0.325},
@@ -90,11 +92,6 @@ class DPSUR(ScatterDPSGD):
         given = super().presets(facts)
         fits = {"validation_batch": min(256, max(1, facts.private_records // 8))}
         return {"paper": given["paper"], **{name: {**given[name], **fits} for name in ("quick", "tiny")}}
-
-    def claimed(self, delta: float) -> Claim:
-        source = "Fu et al., VLDB 2024 (arXiv:2311.14056), theorem 5.6: Renyi accounting of kept steps"
-        note = "does not hold: which step is kept depends on the rejected ones and their tests, which are not charged"
-        return claim_by(self.claimed_by, self.claimed_charges(), delta, source, note)
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return the kept steps and their tests."""

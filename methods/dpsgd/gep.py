@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +35,7 @@ from torch import nn
 from bench.interface import (
     BenchError,
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
@@ -47,7 +45,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig
-from bench.privacy.accounting.claims import moments_claim
+from bench.methods.shared.calibration import ClaimedBy
 from bench.privacy.dpsgd.anchor_subspace import Subspace
 from bench.privacy.events.events import DPSGD as Steps
 
@@ -72,12 +70,15 @@ class GEPConfig(DPSGDConfig):
 
 
 @register_method("gep")
-class GEP(DPSGD):
+class GEP(ClaimedBy, DPSGD):
     """Poisson batches, two separately clipped parts of each gradient, and Gaussian noise, through the ledger."""
 
     config: GEPConfig
     version = 1
     citation = "Yu et al., ICLR 2021; Tramer and Boneh 2021"
+    claimed_by = "moments"  # of twice as many steps, with the classic conversion, as in the authors' code
+    claimed_in = "Yu et al., ICLR 2021 (arXiv:2102.12677), the authors' code, vision/GEP/utils.py: get_sigma"
+    claim_note = "a step of the proof fails: both parts are of one batch, and each is charged as if it had its own"
     public_data = "unlabelled images of the target's distribution"
     public_data_kinds = (PublicKind.UNLABELLED,)
 
@@ -100,13 +101,7 @@ class GEP(DPSGD):
         fitting = self.changed(anchors=min(self.config.anchors, self.facts.public_records))
         return DPSGD.calibrate(fitting, budget)
 
-    def claimed(self, delta: float) -> Claim:
-        """Return the figure of the authors' code: Renyi accounting of twice as many steps, classic conversion."""
-        source = "Yu et al., ICLR 2021 (arXiv:2102.12677), the authors' code, vision/GEP/utils.py: get_sigma"
-        note = "a step of the proof fails: both parts are of one batch, and each is charged as if it had its own"
-        return moments_claim(self.claimed_charges(), delta, source, note)
-
-    def claimed_charges(self) -> Sequence[Event]:
+    def claimed_charges(self) -> list[Steps]:
         """Return two releases per step, one for each part's noise."""
         records, noise = self.facts.private_records, math.sqrt(2) * self.config.noise_multiplier
         return [Steps(self.config.sampling_rate(records), noise, 2 * self.config.steps(records))]

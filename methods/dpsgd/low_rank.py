@@ -37,7 +37,8 @@ class LowRank(nn.Module):
         self.right.weight.requires_grad_(not left_only)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        rest = self.weight - self._of(self.left, self.right).detach()
+        product = self.left.weight.flatten(1) @ self.right.weight.flatten(1)
+        rest = self.weight - product.view(-1, *self.right.weight.shape[1:]).detach()
         if isinstance(self.right, nn.Conv2d):
             plain = functional.conv2d(inputs, rest, None, self.right.stride, self.right.padding)
         else:
@@ -73,10 +74,6 @@ class LowRank(nn.Module):
         if self.right.weight.grad is not None:
             found = found + left @ (self.right.weight.grad.flatten(1) - left.T @ found)
         return found.view_as(self.weight)
-
-    @staticmethod
-    def _of(left: Plain, right: Plain) -> Tensor:
-        return (left.weight.flatten(1) @ right.weight.flatten(1)).view(-1, *right.weight.shape[1:])
 
 
 def insert(net: nn.Module, rank: int, kept: nn.Module, *, left_only: bool) -> dict[str, tuple[Plain, LowRank]]:

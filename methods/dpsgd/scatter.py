@@ -154,10 +154,8 @@ class ScatterLinear(ScatterDPSGD):
     in_colour: ClassVar[dict[str, Any]] = {"lr": 2.0, "scale_lr": False}
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 8_192, "lr": 16.0, "noise_multiplier": 4.05},
-        "cifar10": {
-            "batch_size": 8_192, "lr": 4.0, "epochs": 60.0, "noise_multiplier": 5.67, "statistics_noise": 8.0,
-        },
-    }  # fmt: skip
+        "cifar10": {"batch_size": 8_192, "lr": 4.0, "epochs": 60.0, "noise_multiplier": 5.67, "statistics_noise": 8.0},
+    }
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from bench.interface import Claim, Context, Event, Facts, Ledger, PrivateData, PublicData, register_method, setting
+from bench.interface import Claim, Context, Facts, Ledger, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, continued
 from bench.privacy.accounting.claims import zcdp
 from bench.privacy.events.events import DPSGD as Steps
@@ -67,7 +67,7 @@ class ZCDP(DPSGD):
     def claimed(self, delta: float) -> Claim:
         return zcdp(self.charges(), delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Steps]:
         """Return the steps of each stage."""
         records = self.facts.private_records
         return [Steps(self.config.sampling_rate(records), noise, n) for noise, n in self.config.stages(records)]

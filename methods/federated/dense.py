@@ -23,8 +23,13 @@ from torch.nn import functional
 from bench.core.seeds import seeded
 from bench.interface import register_method, setting
 from bench.methods.federated.family import CODE, ServerConfig
-from bench.methods.federated.federated_server import DistillingServer
-from bench.methods.federated.server_distillation import BatchStatistics, Server, Synthesiser, softened_divergence
+from bench.methods.federated.server_distillation import (
+    BatchStatistics,
+    DistillingServer,
+    Server,
+    Synthesiser,
+    softened_divergence,
+)
 from bench.models.generators import DataFreeGenerator
 
 

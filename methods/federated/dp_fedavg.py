@@ -20,7 +20,7 @@ record whose label changes may move to another client, which costs as much as a 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +33,10 @@ from bench.interface import (
     Adjacency,
     BenchError,
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     FitSettings,
     Ledger,
-    Method,
     PrivacyUnit,
     PrivateData,
     PublicData,
@@ -51,8 +48,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.federated.family import Parts, check_clients, client_parts
-from bench.methods.shared.calibration import with_least_noise
-from bench.privacy.accounting.claims import moments_claim
+from bench.methods.shared.calibration import ClaimedBy, with_least_noise
 
 OURS = "ours: the paper's are for next-word prediction with 763,430 users"
 
@@ -79,14 +75,16 @@ class DPFedAvgConfig:
 
 
 @register_method("dp-fedavg")
-class DPFedAvg(Method[DPFedAvgConfig]):
+class DPFedAvg(ClaimedBy):
     """Poisson samples of clients, clipped updates, Gaussian noise; through the ledger."""
 
+    config: DPFedAvgConfig
     unit = PrivacyUnit.CLIENT
     adjacency = Adjacency.ADD_REMOVE
     groups = ("federated",)
     citation = "McMahan et al. 2018"
-    public_data = "none"
+    claimed_by = "moments"
+    claimed_in = "McMahan et al., ICLR 2018 (arXiv:1710.06963), section 2: moments accountant, a user added or removed"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -103,16 +101,11 @@ class DPFedAvg(Method[DPFedAvgConfig]):
                 f"sampled, the expected number of clients in a round, is at most the {self.config.clients} "
                 f"clients, not {self.config.sampled:g}. Change it with --set {self.name}.sampled=N."
             )
-
         # If every client is in every sample, use the exact figure instead of the PLD.
         sound = "proven" if self.config.rate == 1 else "pld"
-        return with_least_noise(self, budget, "moments", sound, tolerance=1e-4)
+        return with_least_noise(self, budget, self.claimed_by, sound, tolerance=1e-4)
 
-    def claimed(self, delta: float) -> Claim:
-        source = "McMahan et al., ICLR 2018 (arXiv:1710.06963), section 2: moments accountant, a user added or removed"
-        return moments_claim(self.charges(), delta, source)
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[SampledGaussian]:
         noise = self.config.noise_multiplier
         return [SampledGaussian(self.config.rate, noise, self.config.rounds, unit=self.unit, adjacency=self.adjacency)]
 

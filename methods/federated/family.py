@@ -82,7 +82,6 @@ class Federated(Method):
 
     unit = PrivacyUnit.CLIENT
     groups = ("federated",)
-    public_data: ClassVar[str] = "none"
     bypass = "the clients send their models to the server without noise"
     private: ClassVar[bool] = False
 
@@ -92,7 +91,6 @@ class Federated(Method):
         return self.config
 
     def claimed(self, delta: float) -> Claim:
-        """Return infinity: nothing is claimed."""
         return Claim(math.inf, delta, "no privacy is claimed")
 
     def shares(self, seed: int) -> tuple[str, ...]:

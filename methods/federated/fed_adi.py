@@ -21,8 +21,7 @@ from torch.nn import functional
 
 from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
-from bench.methods.federated.federated_server import DistillingServer
-from bench.methods.federated.server_distillation import BatchStatistics, Server, Synthesiser
+from bench.methods.federated.server_distillation import BatchStatistics, DistillingServer, Server, Synthesiser
 
 CODE = "the authors' code NVlabs/DeepInversion: cifar10/"
 JITTER = 2  # pixels; cifar10/deepinversion_cifar10.py

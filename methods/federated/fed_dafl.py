@@ -19,8 +19,7 @@ import torch
 from bench.core.seeds import seeded
 from bench.interface import register_method, setting
 from bench.methods.federated.family import ServerConfig
-from bench.methods.federated.federated_server import DistillingServer
-from bench.methods.federated.server_distillation import Server, Synthesiser
+from bench.methods.federated.server_distillation import DistillingServer, Server, Synthesiser
 from bench.models.generators import DataFreeGenerator
 from bench.training.data_free import generator_terms
 from bench.training.divergence import check_finite, descend

@@ -79,7 +79,6 @@ class FedDPSD(DPSD):
         return (f"clients of {self.facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
     def clients(self, private: PrivateData, context: Context) -> Parts:
-        """Return the positions of each client's records. Private."""
         return client_parts(self.config.clients, self.config.concentration, private, context)
 
     def teachers(self, private: PrivateData, context: Context) -> list[nn.Module]:

@@ -1,4 +1,4 @@
-"""A server that distils the ensemble of its clients' models into a student, on images that it makes from them.
+"""Federated methods whose server distils the ensemble of its clients' models, on images that it makes from them.
 
 Zhang et al., "DENSE: Data-Free One-Shot Federated Learning", NeurIPS 2022 (arXiv:2112.12371), section 2: the ensemble
 gives the mean of the models' logits. Fed-DAFL and Fed-ADI are that paper's names for DAFL and Adaptive DeepInversion on
@@ -7,16 +7,30 @@ that ensemble.
 
 from __future__ import annotations
 
+import abc
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bench.core.progress import Stage
-from bench.interface import BenchError, Facts, as_float, features_and_logits
-from bench.methods.federated.family import ServerConfig
+from bench.interface import (
+    BenchError,
+    Context,
+    Facts,
+    Ledger,
+    PrivateData,
+    PublicData,
+    Released,
+    as_float,
+    features_and_logits,
+    make_student,
+)
+from bench.methods.federated.family import Federated, ServerConfig, client_parts, first_models, net_of, quick_clients
+from bench.methods.shared.settings_checks import SHOWN, student_depends
 from bench.storage.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite, descend
 from bench.training.loop import Batches, FitSettings, make_optimizer
@@ -154,3 +168,38 @@ def distil(
         stage.advance()
         loop.done(epoch + 1, config.epochs)
     return pool.images[-config.batch :]
+
+
+class DistillingServer(Federated):
+    """One round: clients send their models, the server makes images from them and distils them into a student."""
+
+    bypass = "the student and the images it learns from are made from the clients' models without noise"
+    quick_server: ClassVar[Mapping[str, Any]]
+    """The changes of ``quick`` for the server."""
+    tiny_server: ClassVar[Mapping[str, Any]]
+    """The further changes of ``tiny`` for the server."""
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        quick = {**quick_clients(facts), **cls.quick_server}
+        tiny = {"clients": 3, "local_epochs": 1.0, "epochs": 2, "batch": 16}
+        return {"quick": quick, "tiny": {**quick, **tiny, **cls.tiny_server}}
+
+    @abc.abstractmethod
+    def synthesiser(self, server: Server) -> Synthesiser:
+        """Return the maker of the images."""
+
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        """Train local models, then a student on images made from them, declared as a bypass."""
+        ledger.bypass(self.bypass)
+        facts, streams = private.facts, context.streams
+        student, options = make_student(self.config.student, facts, streams.torch("student/start"))
+        parts = client_parts(self.config.clients, self.config.concentration, private, context)
+        states = first_models(self.config, private, parts, context)
+        models = [net_of(self.config, facts, state, context) for state in states]
+        random = streams.torch("server")
+        server = Server(Ensemble(models).eval(), student.to(context.device), facts, random, context.device)
+        depends = {"method": self.name, **student_depends(self.config, context)}
+        with context.stage("server", depends, self.config.epochs, "distillation") as (checkpoint, stage):
+            images = distil(self.config, server, self.synthesiser(server), stage, checkpoint)
+        return Released(student, self.config.student, options, extras={"synthetic_images": images[:SHOWN]})

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,23 +31,20 @@ from bench.core import margins
 from bench.interface import (
     Adjacency,
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
     PrivateData,
     PublicData,
     as_float,
-    claim_by,
     in_equal_batches,
     nearest,
     register_method,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
-from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.calibration import NO_CLAIM, ClaimedBy, with_least_noise
 from bench.methods.shared.clipping import EXACT, symmetric, upper
 
 CHOSEN = "ours: chosen on 10,000 of MNIST's training records"
@@ -71,12 +68,13 @@ class ClassGaussiansConfig(GenerativeConfig):
 
 
 @register_method("class-gaussians")
-class ClassGaussians(Generative):
+class ClassGaussians(ClaimedBy, Generative):
     """Noisy class moments, and images drawn from Gaussians with these moments."""
 
     config: ClassGaussiansConfig
     citation = "after Chanyaswad et al. 2019"
     adjacency = Adjacency.ADD_REMOVE
+    claimed_by, claimed_in = EXACT, NO_CLAIM
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -88,10 +86,7 @@ class ClassGaussians(Generative):
         config = with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6)
         return dataclasses.replace(config, components=config.components or (16 if config.noise_multiplier < 1 else 1))
 
-    def claimed(self, delta: float) -> Claim:
-        return claim_by(EXACT, self.charges(), delta, "the proven figure: no paper claims anything for this variant")
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         """Return the release of means, one for each round of k-means if there are clusters, and that of moments."""
         means, clusters, moments = self.noises()
         rounds = [(clusters, self.config.rounds)] if self.config.components > 1 else []
@@ -134,11 +129,9 @@ class ClassGaussians(Generative):
             moments = released(moments_about(codes, own, centres, norm), moment_noise)
             stage.advance()
         floor = FEW * (round_noise if k > 1 else mean_noise) / math.sqrt(COUNTED)
+        sizes = zip(moments, counts.clamp_min(floor).tolist(), strict=True)
         roots = torch.stack(
-            [
-                config.stretch * norm * root_of(symmetric(row, len(basis)) / n, moment_noise / n)
-                for row, n in zip(moments, counts.clamp_min(floor).tolist(), strict=True)
-            ]
+            [config.stretch * norm * root_of(symmetric(row, len(basis)) / n, moment_noise / n) for row, n in sizes]
         )
         # A class whose clusters are all lost in noise draws from all of them with equal probability.
         weights = torch.where(counts > floor, counts, 1e-9).view(facts.classes, k)
@@ -178,9 +171,8 @@ def sums_about(codes: Tensor, own: Tensor, centres: Tensor, norm: float) -> Tens
     total = torch.zeros(len(centres), 1 + codes.shape[1], dtype=torch.float64)
     for some, at in zip(torch.split(codes, CHUNK), torch.split(own, CHUNK), strict=True):
         rows = about(some, at, centres, norm)
-        total.index_add_(
-            0, at, torch.cat([torch.full((len(at), 1), shares[0], dtype=torch.float64), shares[1] * rows], 1)
-        )
+        ones = torch.full((len(at), 1), shares[0], dtype=torch.float64)
+        total.index_add_(0, at, torch.cat([ones, shares[1] * rows], 1))
     return total
 
 

@@ -28,23 +28,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from bench.interface import (
-    BenchError,
-    Budget,
-    Claim,
-    Context,
-    Event,
-    Facts,
-    Gaussian,
-    Ledger,
-    PrivateData,
-    register_method,
-    setting,
-)
+from bench.interface import BenchError, Budget, Context, Facts, Gaussian, Ledger, PrivateData, register_method, setting
 from bench.methods.generative.guided import Critics, Guide, Guided, GuidedConfig
-from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.calibration import ClaimedBy, least_noise
 from bench.methods.shared.settings_checks import check_parts
-from bench.privacy.accounting.claims import moments_claim
 
 CODE = "the authors' code AI-secure/DataLens: MNIST, "
 N = TypeVar("N", int, float)
@@ -61,13 +48,12 @@ class DataLensConfig(GuidedConfig):
     kept: int | None = setting(None, CODE + "300 at epsilon 10, 200 up to 1; " + BY_BUDGET, gt=0)
     threshold: float | None = setting(None, CODE + "0.2 of the teachers at epsilon 10, 0.7 up to 1; " + BY_BUDGET, gt=0)
     sign_bound: float = setting(
-        1e-5,
-        CODE + "entries beyond it are always rounded to their sign, there of a mean over the batch, here of a sum",
-        gt=0,
-    )
+        1e-5, CODE + "entries beyond it are always rounded to their sign, there of a mean over the batch, here of a "
+        "sum", gt=0,
+    )  # fmt: skip
     sigma: float = setting(800.0, CODE + "epsilon 10; 5000 at epsilon 1; calibrated to the budget", gt=0)
 
-    def events(self, sigma: float) -> list[Event]:
+    def events(self, sigma: float) -> list[Gaussian]:
         """Return the noisy sums of all steps, each of a batch."""
         return [Gaussian(sigma / self.sensitivity, self.steps)]
 
@@ -84,11 +70,13 @@ def _calibrated(name: str, value: N | None) -> N:
 
 
 @register_method("datalens")
-class DataLens(Guided):
+class DataLens(ClaimedBy, Guided):
     """Gaussian noise on sums of rounded, sparse gradients of generated images."""
 
     config: DataLensConfig
     citation = "Wang et al. 2021"
+    claimed_by = "moments"
+    claimed_in = "Wang et al., CCS 2021 (arXiv:2103.11109), Renyi bound of TopAgg without votes"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -107,7 +95,7 @@ class DataLens(Guided):
         kept = config.kept or (200 if strict else 300)
         threshold = config.threshold or (0.7 if strict else 0.2)
         config = dataclasses.replace(config, kept=min(kept, math.prod(self.facts.shape)), threshold=threshold)
-        sigma = least_noise(config.events, budget, "moments", "exact-gaussian", tolerance=1e-6)
+        sigma = least_noise(config.events, budget, self.claimed_by, "exact-gaussian", tolerance=1e-6)
         return dataclasses.replace(config, sigma=sigma)
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
@@ -120,11 +108,7 @@ class DataLens(Guided):
         )
         return [("a single record of the row's size, blank or saturated", dark, bright)]
 
-    def claimed(self, delta: float) -> Claim:
-        source = "Wang et al., CCS 2021 (arXiv:2103.11109), Renyi bound of TopAgg without votes"
-        return moments_claim(self.charges(), delta, source)
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return self.config.events(self.config.sigma)
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:

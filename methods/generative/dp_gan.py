@@ -84,11 +84,6 @@ class DPGANConfig(PoissonBatches, GenerativeConfig, ForgerConfig):
         """Return the number of discriminator steps."""
         return self.discriminator_steps
 
-    @property
-    def betas(self) -> tuple[float, float]:
-        """Adam's decay rates."""
-        return self.adam_beta1, 0.999
-
 
 @register_method("dp-gan")
 class DPGAN(Generative, DPSGD):
@@ -139,7 +134,7 @@ class DPGAN(Generative, DPSGD):
         self.fit(
             critic, private.images, private.labels, ledger, context, what="discriminator", loss=game.private_loss,
             optimizer=lambda weights: AdamAgainst(
-                weights, self.config.discriminator_lr, self.config.betas, forger, game.before_step, game.after_step
+                weights, self.config.discriminator_lr, self.config.adam_beta1, forger, game.before_step, game.after_step
             ),
         )  # fmt: skip
         return balanced(forger.mean, facts.classes, context.device)

@@ -25,9 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.interface import Claim, Facts, register_method, setting
+from bench.interface import Facts, register_method, setting
 from bench.methods.generative.mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
-from bench.privacy.accounting.claims import moments_claim
 
 
 @dataclass(frozen=True)
@@ -44,17 +43,13 @@ class DPMERF(MeanEmbedding):
     config: DPMERFConfig
     citation = "Harder et al. 2021"
     claimed_by = "moments"  # the classic conversion, as in the authors' code
+    claimed_in = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         return {"paper": {"length_scale": 127.0} if facts.dataset == "fmnist" else {}, **super().presets(facts)}
 
-    def claimed(self, delta: float) -> Claim:
-        source = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"
-        return moments_claim(self.charges(), delta, source)
-
     def frequencies(self, draws: torch.Generator) -> Tensor:
         pixels = math.prod(self.facts.shape)
-        return torch.randn(self.config.features // 2, pixels, generator=draws) / math.sqrt(
-            self.config.length_scale * pixels / 784
-        )
+        deviation = math.sqrt(self.config.length_scale * pixels / 784)
+        return torch.randn(self.config.features // 2, pixels, generator=draws) / deviation

@@ -28,7 +28,8 @@ Claimed: Renyi accounting of Gaussian releases on Poisson samples. Proven: their
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,22 +42,18 @@ from bench.core.transforms import as_float
 from bench.interface import (
     Adjacency,
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
     PublicData,
     SampledGaussian,
-    claim_by,
     register_method,
     setting,
 )
 from bench.methods.generative.family import Generative, GenerativeConfig, Source, balanced
 from bench.methods.generative.gan_parts import Forger, ForgerConfig
-from bench.methods.generative.sinkhorn import costs, transport
-from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.calibration import ClaimedBy, with_least_noise
 from bench.methods.shared.settings_checks import check_batch
 
 CODE = "the authors' code nv-tlabs/DP-Sinkhorn_code: "
@@ -84,20 +81,18 @@ class DPSinkhornConfig(GenerativeConfig, ForgerConfig):
     latent: int = setting(16, README + "latent_dim", ge=1, le=4096)
     generator_units: int = setting(200, OURS, ge=1)
     generator_maps: int = setting(16, OURS, ge=1)
-
-    @property
-    def betas(self) -> tuple[float, float]:
-        """Adam's decay rates."""
-        return 0.9, 0.999
+    adam_beta1 = 0.9  # of Adam; not a setting
 
 
 @register_method("dp-sinkhorn")
-class DPSinkhorn(Generative):
+class DPSinkhorn(ClaimedBy, Generative):
     """Noisy gradients of the Sinkhorn divergence, of a constant number of rows."""
 
     config: DPSinkhornConfig
     citation = "Cao et al. 2021"
     adjacency = Adjacency.ADD_REMOVE
+    claimed_by = "rdp"
+    claimed_in = "Cao et al., NeurIPS 2021 (arXiv:2111.01177): Renyi accounting of sampled Gaussian releases"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -119,15 +114,10 @@ class DPSinkhorn(Generative):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose Renyi cost or PLD fits `budget`."""
         check_batch(self)
-
         sound = "proven" if self.config.batch_size == self.facts.private_records else "pld"
-        return with_least_noise(self, budget, "rdp", sound, tolerance=1e-4)
+        return with_least_noise(self, budget, self.claimed_by, sound, tolerance=1e-4)
 
-    def claimed(self, delta: float) -> Claim:
-        source = "Cao et al., NeurIPS 2021 (arXiv:2111.01177): Renyi accounting of sampled Gaussian releases"
-        return claim_by("rdp", self.charges(), delta, source, "")
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[SampledGaussian]:
         rate = self.config.batch_size / self.facts.private_records
         return [SampledGaussian(rate, self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
@@ -168,3 +158,30 @@ class DPSinkhorn(Generative):
                 forger.follow(torch.cat([images, more]), torch.cat([taken, free]))
                 stage.advance()
         return balanced(forger.mean, facts.classes, context.device)
+
+
+def costs(x: Tensor, y: Tensor, l1: float) -> Tensor:
+    """Return the squared L2 distances plus `l1` times the L1 distances (n, m) of the rows of `x` and of `y`."""
+    squares = x.square().sum(1)[:, None] - 2 * x @ y.T + y.square().sum(1)
+    return squares + l1 * torch.cdist(x, y, p=1.0)
+
+
+def transport(cost: Tensor, regularisation: float, iterations: int) -> Tensor:
+    """Return ``<plan, cost>`` of the plan between uniform weights with entropic `regularisation`.
+
+    Its gradient holds the plan fixed: by the envelope theorem this is the gradient of the regularised distance, entropy
+    included, once the iterations have converged. The regularisation falls geometrically from the largest cost; the last
+    step makes each row's weight exact.
+    """
+    rows, columns = -math.log(cost.shape[0]), -math.log(cost.shape[1])
+    with torch.no_grad():
+        g = cost.new_zeros(cost.shape[1])
+        start = max(float(cost.max()), regularisation)
+        for step in range(iterations + 1):
+            scale = start * (regularisation / start) ** (step / iterations)
+            f = -scale * torch.logsumexp((g - cost) / scale + columns, 1)
+            if step < iterations:
+                g = -scale * torch.logsumexp((f[:, None] - cost) / scale + rows, 0)
+        plan = ((f[:, None] + g - cost) / regularisation + rows + columns).exp()
+    found: Tensor = (plan * cost).sum()
+    return found

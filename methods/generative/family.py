@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,6 @@ class Generative(Method):
     """A private generator and a student of its images; a subclass trains the generator."""
 
     groups = ("generative",)
-    public_data: ClassVar[str] = "none"
 
     @abc.abstractmethod
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
@@ -125,14 +124,21 @@ def drawn(
     return torch.cat(parts)
 
 
-def balanced(net: ConditionalGenerator, classes: int, device: torch.device | str) -> Source:
-    """Return the source that draws equally many images of each class from `net`."""
+def source_of(
+    net: ConditionalGenerator, labels_of: Callable[[int, torch.Generator], Tensor], device: torch.device | str
+) -> Source:
+    """Return the source that draws images from `net`, of as many classes as it asks `labels_of` for."""
 
     def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-        labels = torch.arange(count) % classes
+        labels = labels_of(count, draws)
         return drawn(net, labels, draws, device), labels
 
     return Source(draw, net)
+
+
+def balanced(net: ConditionalGenerator, classes: int, device: torch.device | str) -> Source:
+    """Return the source that draws equally many images of each class from `net`."""
+    return source_of(net, lambda count, _: torch.arange(count) % classes, device)
 
 
 def as_bytes(images: Tensor, labels: Tensor) -> Tensor:

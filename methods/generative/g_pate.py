@@ -34,16 +34,14 @@ from bench.interface import (
     Claim,
     ConfidentGNMax,
     Context,
-    Event,
     Facts,
     Ledger,
-    claim_by,
     largest_count,
     register_method,
     setting,
 )
 from bench.methods.generative.guided import Critics, Guide, Guided, GuidedConfig
-from bench.methods.shared.calibration import least_noise
+from bench.methods.shared.calibration import ClaimedBy, least_noise
 from bench.methods.shared.settings_checks import check_parts
 from bench.privacy.accounting.claims import pate_2018
 
@@ -73,18 +71,21 @@ class GPATEConfig(GuidedConfig):
             raise BenchError("the noise depends on the budget. Calibrate, or set threshold, sigma1 and sigma2.")
         return self.threshold, self.sigma1, self.sigma2
 
-    def events(self, steps: int) -> list[Event]:
+    def events(self, steps: int) -> list[ConfidentGNMax]:
         """Return the noisy votes of `steps` steps; all may be answered."""
         queries = steps * self.batch * self.directions
         return [ConfidentGNMax(*self.noise(), queries, queries)]
 
 
 @register_method("g-pate")
-class GPATE(Guided):
+class GPATE(ClaimedBy, Guided):
     """Confident-GNMax on rounded, projected gradients of generated images."""
 
     config: GPATEConfig
     citation = "Long et al. 2021"
+    claimed_by = "pate-2018-rdp-data-independent"
+    claimed_in = f"{CLAIM}, as far as it needs no votes"
+    claim_note = "sound, and loose"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -106,9 +107,8 @@ class GPATE(Guided):
             config, threshold=half, sigma1=config.sigma1 or wide * config.teachers,
             sigma2=config.sigma2 or narrow * config.teachers,
         )  # fmt: skip
-        accountant = "pate-2018-rdp-data-independent"
         try:
-            steps = largest_count(config.events, budget, claimed=accountant)
+            steps = largest_count(config.events, budget, claimed=self.claimed_by)
         except BenchError:
             steps = 0
         if steps >= config.least_steps:
@@ -120,13 +120,9 @@ class GPATE(Guided):
             return dataclasses.replace(config, sigma1=times * sigma1, sigma2=times * sigma2)
 
         times = least_noise(
-            lambda times: louder(times).events(config.least_steps), budget, accountant, "proven", tolerance=1e-4
+            lambda times: louder(times).events(config.least_steps), budget, self.claimed_by, "proven", tolerance=1e-4
         )
         return dataclasses.replace(louder(times), steps=config.least_steps)
-
-    def claimed(self, delta: float) -> Claim:
-        source = f"{CLAIM}, as far as it needs no votes"
-        return claim_by("pate-2018-rdp-data-independent", self.charges(), delta, source, "sound, and loose")
 
     def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
         releases = ledger.private_votes()
@@ -135,7 +131,7 @@ class GPATE(Guided):
         claim = pate_2018(votes, sigma2, delta, threshold, sigma1, answered=answered)
         return dataclasses.replace(claim, source=f"{CLAIM}, on the votes")
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[ConfidentGNMax]:
         return self.config.events(self.config.steps)
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:

@@ -22,24 +22,17 @@ class ForgerConfig:
     generator_units: int
     generator_maps: int
     generator_lr: float
-
-    @property
-    def betas(self) -> tuple[float, float]:
-        """Adam's decay rates."""
-        return (0.5, 0.999)
-
-    @property
-    def generator_average(self) -> float:
-        """The decay of the moving average of the generator's weights; 0 uses the last ones."""
-        return 0.0
+    generator_average: float = 0.0
+    """The decay of the moving average of the generator's weights; 0 uses the last ones."""
+    adam_beta1: float = 0.5
+    """Adam's decay rate of the mean gradient; that of its square is 0.999."""
 
 
 def new_generator(config: ForgerConfig, facts: Facts, context: Context) -> ConditionalGenerator:
     """Return an untrained generator on the CPU."""
+    sizes = config.latent, config.generator_units, config.generator_maps
     with seeded(context.streams.torch("generator/start")):
-        return ConditionalGenerator(
-            *facts.shape, facts.classes, config.latent, config.generator_units, config.generator_maps
-        )
+        return ConditionalGenerator(*facts.shape, facts.classes, *sizes)
 
 
 class Forger:
@@ -49,7 +42,7 @@ class Forger:
         self.net = new_generator(config, facts, context)
         self.device, self._classes = context.device, facts.classes
         self.net.to(self.device).train()
-        self.optimizer = torch.optim.Adam(self.net.parameters(), config.generator_lr, betas=config.betas)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), config.generator_lr, (config.adam_beta1, 0.999))
         self.draws = context.streams.torch("generator/draws")
         self.turns = 0  # steps of the opponent so far
         self.steps = 0  # steps of the generator so far
@@ -100,10 +93,10 @@ class AdamAgainst(torch.optim.Adam):
     """
 
     def __init__(
-        self, parameters: Iterator[nn.Parameter], lr: float, betas: tuple[float, float], forger: Forger,
-        before: Callable[[], None], after: Callable[[], None],
+        self, parameters: Iterator[nn.Parameter], lr: float, beta1: float, forger: Forger, before: Callable[[], None],
+        after: Callable[[], None],
     ) -> None:  # fmt: skip
-        super().__init__(parameters, lr, betas=betas)
+        super().__init__(parameters, lr, (beta1, 0.999))
         carry(self, "forger", forger)
         self.register_step_pre_hook(lambda *_: before())
         self.register_step_post_hook(lambda *_: after())

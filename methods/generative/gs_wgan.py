@@ -41,18 +41,7 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutRe
 from dp_accounting.rdp import RdpAccountant
 from torch import Tensor
 
-from bench.interface import (
-    Adjacency,
-    Budget,
-    Claim,
-    Context,
-    Event,
-    Facts,
-    Ledger,
-    SampledGaussian,
-    register_method,
-    setting,
-)
+from bench.interface import Budget, Claim, Context, Event, Facts, Ledger, SampledGaussian, register_method, setting
 from bench.methods.generative.guided import Critics, Guide, Guided, GuidedConfig
 from bench.methods.shared.calibration import with_least_noise
 from bench.methods.shared.settings_checks import check_parts
@@ -115,11 +104,8 @@ class GSWGAN(Guided):
             "teachers": min(100, max(2, facts.private_records // 100)), "sampling_rate": 0.5, "groups": 1, "batch": 16,
             "steps": 400, "warm_steps": 20, "critic_steps": 1, "critic_lr": 1e-3, "critic_units": 16,
         }  # fmt: skip
-        tiny = {"batch": 20, "steps": 40}
-        return {
-            "quick": {**given["quick"], **quick},
-            "tiny": {**given["tiny"], **{name: quick[name] for name in ("sampling_rate", "groups")}, **tiny},
-        }
+        tiny = {"sampling_rate": 0.5, "groups": 1, "batch": 20, "steps": 40}
+        return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps the authors' figure or the PLD within `budget`."""
@@ -128,7 +114,6 @@ class GSWGAN(Guided):
         return with_least_noise(self, budget, partial(per_row, rows=self.config.batch), sound, tolerance=1e-3)
 
     def claimed(self, delta: float) -> Claim:
-        """Return the authors' figure."""
         row = per_row(self.charges(), delta, self.config.batch)
         source = "Chen et al., NeurIPS 2020 (arXiv:2006.08265), the authors' code: each image amplified by itself"
         note = "no bound: the images of a step have the same critic, so that the choice amplifies one release of all"
@@ -138,7 +123,7 @@ class GSWGAN(Guided):
         """Return all steps: sums of sampled critics' gradients, each with norm at most sqrt(batch)."""
         config = self.config
         multiplier = 2 * config.noise_multiplier / math.sqrt(config.batch)
-        return [SampledGaussian(config.sampling_rate, multiplier, config.steps, adjacency=Adjacency.REPLACE)]
+        return [SampledGaussian(config.sampling_rate, multiplier, config.steps, adjacency=self.adjacency)]
 
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:
         """Return the noisy sum of the sampled critics' gradients."""

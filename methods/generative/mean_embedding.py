@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,22 +22,19 @@ from torch import Tensor
 from bench.core import margins
 from bench.interface import (
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
     PrivateData,
     PublicData,
     as_float,
-    claim_by,
     in_equal_batches,
     setting,
 )
-from bench.methods.generative.family import Generative, GenerativeConfig, Source, drawn
+from bench.methods.generative.family import Generative, GenerativeConfig, Source, source_of
 from bench.methods.generative.gan_parts import ForgerConfig, new_generator
-from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.calibration import NO_CLAIM, ClaimedBy, with_least_noise
 from bench.methods.shared.clipping import EXACT
 from bench.methods.shared.settings_checks import student_depends
 from bench.models.generators import ConditionalGenerator
@@ -67,11 +64,11 @@ class EmbeddingConfig(GenerativeConfig, ForgerConfig):
         return max(1, records // self.generator_batch)
 
 
-class MeanEmbedding(Generative):
+class MeanEmbedding(ClaimedBy, Generative):
     """One Gaussian release of the mean embedding, then a generator fitted to it; a subclass draws the frequencies."""
 
-    claimed_by: ClassVar[str] = EXACT
-    """The accountant of :meth:`claimed`: the exact one unless the paper uses another."""
+    claimed_by: ClassVar[str] = EXACT  # unless the paper uses another
+    claimed_in: ClassVar[str] = NO_CLAIM
 
     @abc.abstractmethod
     def frequencies(self, draws: torch.Generator) -> Tensor:
@@ -94,11 +91,7 @@ class MeanEmbedding(Generative):
         """Return `config` with the least noise whose claim or exact cost (proven) fits `budget`."""
         return with_least_noise(self, budget, self.claimed_by, EXACT, tolerance=1e-6)
 
-    def claimed(self, delta: float) -> Claim:
-        source = "the proven figure: no paper claims anything for this variant"
-        return claim_by(EXACT, self.charges(), delta, source)
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.noise_multiplier)]
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
@@ -107,20 +100,16 @@ class MeanEmbedding(Generative):
         frequencies = self.frequencies(context.streams.torch("frequencies"))
         with context.progress.stage("mean embedding", facts.private_records) as stage:
             sums = class_sums(private, frequencies, context.device, stage.advance)
-        noisy = torch.from_numpy(
-            ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=self.config.noise_multiplier)
-        )
+        noise = self.config.noise_multiplier
+        noisy = torch.from_numpy(ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=noise))
         shares = noisy[-1].clamp_min(0) + 1e-9
         # Divide by the public count in `facts`; the actual count is private under add/remove.
         wanted = (noisy[:-1] / facts.private_records).float()
         net = new_generator(self.config, facts, context)
         fit_embedding(net, wanted, shares, frequencies, self.config, facts, context)
-
-        def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-            labels = torch.multinomial(shares, count, replacement=True, generator=draws)
-            return drawn(net, labels, draws, context.device), labels
-
-        return Source(draw, net)
+        return source_of(
+            net, lambda n, draws: torch.multinomial(shares, n, replacement=True, generator=draws), context.device
+        )
 
 
 def embedded(images: Tensor, frequencies: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.interface import Claim, Event, Ledger, PrivateData, claim_by, register_method, setting
+from bench.interface import Event, Ledger, PrivateData, register_method, setting
 from bench.methods.generative.p3gm import P3GM, P3GMConfig
 
 
@@ -37,12 +37,10 @@ class P3GMSound(P3GM):
 
     config: P3GMSoundConfig
     citation = "after Takagi et al. 2021"
+    claimed_in = "the accountant of Takagi et al., ICDE 2021 (arXiv:2006.12101), for what runs here"
+    claim_note = ""
     bypass = ""
     repaired_by = ""
-
-    def claimed(self, delta: float) -> Claim:
-        source = "the accountant of Takagi et al., ICDE 2021 (arXiv:2006.12101), for what runs here"
-        return claim_by(self.claimed_by, self.charges(), delta, source)
 
     def claimed_charges(self) -> Sequence[Event]:
         return self.charges()

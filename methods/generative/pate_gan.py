@@ -95,10 +95,8 @@ class PATEGAN(Guided):
         given = super().presets(facts)
         teachers = min(600, max(2, facts.private_records // 25))
         quick = {"teachers": teachers, "noise_scale": max(1.0, teachers / 8), "critic_steps": 1, "least_queries": 6400}
-        return {
-            "quick": {**given["quick"], **quick},
-            "tiny": {**given["tiny"], "batch": 16, "noise_scale": 5.0, "queries": 16, "least_queries": 400},
-        }
+        tiny = {"batch": 16, "noise_scale": 5.0, "queries": 16, "least_queries": 400}
+        return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for, or more noise for `least_queries`."""
@@ -143,10 +141,9 @@ class PATEGAN(Guided):
     def guide(self, critics: Sequence[Critics], ledger: Ledger, context: Context) -> Guide:
         """Return the gradient of a student that learns from noisy votes on each batch of images."""
         with seeded(context.streams.torch("student-discriminator/start")):
-            student = ConvDiscriminator(*self.facts.shape, self.facts.classes, self.config.critic_units).to(
-                context.device
-            )
-        optimizer = torch.optim.Adam(student.parameters(), self.config.student_critic_lr, betas=self.config.betas)
+            student = ConvDiscriminator(*self.facts.shape, self.facts.classes, self.config.critic_units)
+        student.to(context.device)
+        optimizer = torch.optim.Adam(student.parameters(), self.config.student_critic_lr, betas=(0.5, 0.999))
         left = self.config.queries
 
         def guide(images: Tensor, labels: Tensor) -> Tensor:

@@ -33,24 +33,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.seeds import seeded
-from bench.interface import (
-    Claim,
-    Context,
-    Event,
-    Facts,
-    FitSettings,
-    Ledger,
-    PrivateData,
-    PublicData,
-    register_method,
-    setting,
-)
+from bench.interface import Context, Facts, FitSettings, Ledger, PrivateData, PublicData, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.gan_parts import carry
-from bench.methods.shared.calibration import PoissonBatches
+from bench.methods.shared.calibration import ClaimedBy, PoissonBatches
 from bench.models.build import build
-from bench.privacy.accounting.accountants import claim_by
 
 CODE = "the authors' code DingfanChen/Private-Set, "
 MAIN = CODE + "main.py: "
@@ -179,13 +167,15 @@ class Standstill(torch.optim.SGD):
 
 
 @register_method("psg")
-class PSG(Generative, DPSGD):
+class PSG(ClaimedBy, Generative, DPSGD):
     """Images updated by the noisy gradients of DP-SGD on nets that learn these images."""
 
     config: PSGConfig
     version = 1
     citation = "Chen et al. 2022"
     claimed_by = "rdp"  # Renyi accounting, as in the authors' code
+    claimed_in = "Chen et al., NeurIPS 2022 (arXiv:2211.04446): Renyi accounting of the gradients of private batches"
+    claim_note = "of one start less than the authors' code takes"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -212,15 +202,9 @@ class PSG(Generative, DPSGD):
             decay_steps=max(1, settings.total_steps(self.config.per_class * self.facts.classes) // 2),
         )  # fmt: skip
 
-    def claimed(self, delta: float) -> Claim:
-        source = "Chen et al., NeurIPS 2022 (arXiv:2211.04446): Renyi accounting of the gradients of private batches"
-        note = "of one start less than the authors' code takes"
-        return claim_by(self.claimed_by, self.claimed_charges(), delta, source, note)
-
-    def claimed_charges(self) -> Sequence[Event]:
+    def claimed_charges(self) -> Sequence[Any]:
         """Return the steps of all starts but one."""
-        (event,) = self.charges()
-        return [dataclasses.replace(event, steps=self.config.runs * self.config.run_steps)]  # type: ignore[call-arg]
+        return self.changed(runs=self.config.runs - 1).charges()
 
     def fit_generator(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Source:
         """Update the images between the steps of DP-SGD."""

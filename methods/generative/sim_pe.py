@@ -19,7 +19,7 @@ Inception features, and there are 22 fonts, not some thousand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,16 +31,13 @@ from bench.interface import (
     Adjacency,
     BenchError,
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
     PrivateData,
     PublicData,
     PublicKind,
-    claim_by,
     nearest,
     register_method,
     setting,
@@ -49,7 +46,7 @@ from bench.methods.generative import text_render
 from bench.methods.generative.family import Generative, GenerativeConfig, Source
 from bench.methods.generative.text_render import Degrees
 from bench.methods.shared import shape_render
-from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.calibration import ClaimedBy, with_least_noise
 from bench.methods.shared.clipping import EXACT
 
 CODE = "microsoft/DPSDA, example/image/simulator/mnist_text_render.py: "
@@ -107,13 +104,15 @@ def simulator_of(config: SimPEConfig) -> Simulator:
 
 
 @register_method("sim-pe")
-class SimPE(Generative):
+class SimPE(ClaimedBy, Generative):
     """Noisy votes of private images for rendered ones."""
 
     config: SimPEConfig
     version = 2
     citation = "Lin et al. 2025"
     adjacency = Adjacency.ADD_REMOVE
+    claimed_by = EXACT
+    claimed_in = "Lin et al. 2025 (arXiv:2502.05505): Gaussian noise on the votes of all iterations"
     public_data = "a simulator: characters in 22 fonts, or shapes"
     public_data_kinds = (PublicKind.OTHER,)
 
@@ -151,11 +150,7 @@ class SimPE(Generative):
             )
         return with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6)
 
-    def claimed(self, delta: float) -> Claim:
-        source = "Lin et al. 2025 (arXiv:2502.05505): Gaussian noise on the votes of all iterations"
-        return claim_by(EXACT, self.charges(), delta, source)
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         """Return one release of votes for each iteration."""
         return [Gaussian(self.config.noise_multiplier, self.config.iterations, adjacency=self.adjacency)]
 
@@ -173,10 +168,8 @@ class SimPE(Generative):
                 )
                 assert isinstance(features, torch.Tensor)
                 votes = votes_for(features.flatten(1) / self.config.lookahead, labels, private, context.device)
-                noisy = torch.from_numpy(
-                    ledger.gaussian(votes.numpy(), sensitivity=1.0, noise_multiplier=self.config.noise_multiplier)
-                )
-                weights, stood = (noisy - self.config.threshold).clamp_min(0), population
+                noisy = ledger.gaussian(votes.numpy(), sensitivity=1.0, noise_multiplier=self.config.noise_multiplier)
+                weights, stood = (torch.from_numpy(noisy) - self.config.threshold).clamp_min(0), population
                 if turn + 1 < self.config.iterations:
                     population = simulator.varied(stood[parents(weights, labels, labels, draws)], turn, draws)
                 stage.advance()

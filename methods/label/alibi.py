@@ -15,26 +15,14 @@ label moves two entries of its own code by 1, so 2 in L1; ``b = 2 / epsilon``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 
-from bench.interface import (
-    Claim,
-    Context,
-    Event,
-    Ledger,
-    PrivateData,
-    PublicData,
-    Released,
-    make_student,
-    register_method,
-    setting,
-)
-from bench.methods.label.family import Floats, LabelMethod, NoisyLabelConfig, learn, true_labels
+from bench.interface import Claim, Context, Ledger, PrivateData, register_method, setting
+from bench.methods.label.family import Floats, NoisyLabelConfig, OneRelease, Release, true_labels
 from bench.privacy.accounting.claims import alibi
 from bench.privacy.events.events import Laplace
 
@@ -57,7 +45,7 @@ class ALIBIConfig(NoisyLabelConfig):
 
 
 @register_method("alibi")
-class ALIBI(LabelMethod):
+class ALIBI(OneRelease):
     """Laplace noise on one-hot labels."""
 
     config: ALIBIConfig
@@ -66,17 +54,15 @@ class ALIBI(LabelMethod):
     def claimed(self, delta: float) -> Claim:
         return alibi(SENSITIVITY / self.config.epsilon, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Laplace]:
         return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Release all codes with noise and train a net on their posteriors."""
-        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
+    def release(self, private: PrivateData, ledger: Ledger, context: Context) -> Release:
+        """Release all codes with noise, for a net to learn from their posteriors."""
         codes = np.eye(private.facts.classes)[true_labels(private)]
         noisy = ledger.laplace(codes, sensitivity=SENSITIVITY, noise_multiplier=1 / self.config.epsilon, entries=2)
         law = laplace_law(noisy, SENSITIVITY / self.config.epsilon)
-        learn(student, private.images, law, self.config, context, "student")
-        return Released(student, self.config.student, options, extras={"noisy_codes": torch.from_numpy(noisy)})
+        return law, None, {"noisy_codes": torch.from_numpy(noisy)}
 
 
 def laplace_law(noisy: Floats, scale: float) -> Floats:

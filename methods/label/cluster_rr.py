@@ -16,28 +16,15 @@ scale ``2 / epsilon``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from bench.interface import (
-    Claim,
-    Context,
-    Event,
-    Facts,
-    Ledger,
-    PrivateData,
-    PublicData,
-    Released,
-    as_float,
-    make_student,
-    register_method,
-    setting,
-)
-from bench.methods.label.family import Floats, Ints, LabelMethod, NoisyLabelConfig, learn, true_labels
+from bench.interface import Claim, Context, Facts, Ledger, PrivateData, as_float, register_method, setting
+from bench.methods.label.family import Floats, Ints, NoisyLabelConfig, OneRelease, Release, true_labels
 from bench.privacy.events.events import Laplace
 
 SENSITIVITY = 2.0  # L1, of all histograms jointly
@@ -55,7 +42,7 @@ class ClusterRRConfig(NoisyLabelConfig):
 
 
 @register_method("cluster-rr")
-class ClusterRR(LabelMethod):
+class ClusterRR(OneRelease):
     """Noisy histograms of labels by cluster."""
 
     config: ClusterRRConfig
@@ -69,21 +56,19 @@ class ClusterRR(LabelMethod):
     def claimed(self, delta: float) -> Claim:
         return Claim(self.config.epsilon, delta, "ours: Laplace noise of scale 2 / epsilon on histograms (delta 0)")
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Laplace]:
         return [Laplace(1 / self.config.epsilon, unit=self.unit, adjacency=self.adjacency)]
 
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Release the histograms of all clusters, draw labels from them and train a net on those."""
+    def release(self, private: PrivateData, ledger: Ledger, context: Context) -> Release:
+        """Release the histograms of all clusters and draw labels from them, for a net to learn from those."""
         classes = private.facts.classes
-        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         points = principal(private.images, self.config.components)
         cluster = k_means(points, self.config.clusters, self.config.passes, context)
         counts = np.zeros((self.config.clusters, classes))
         np.add.at(counts, (cluster, true_labels(private)), 1.0)
         noisy = ledger.laplace(counts, sensitivity=SENSITIVITY, noise_multiplier=1 / self.config.epsilon, entries=2)
         labels = drawn(noisy, cluster, context.streams.numpy("labels"))
-        learn(student, private.images, np.eye(classes)[labels], self.config, context, "student", labels=labels)
-        return Released(student, self.config.student, options, extras={"noisy_histograms": torch.from_numpy(noisy)})
+        return np.eye(classes)[labels], labels, {"noisy_histograms": torch.from_numpy(noisy)}
 
 
 def drawn(counts: Floats, cluster: Ints, rng: np.random.Generator) -> Ints:

@@ -11,6 +11,7 @@ al. 2017 (arXiv:1609.03683). Its gradient equals that of ALIBI's cross-entropy t
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,16 +24,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.interface import (
-    Adjacency,
     Budget,
     Context,
     Facts,
     FitSettings,
+    Ledger,
     Method,
     PrivacyUnit,
     PrivateData,
+    PublicData,
     PublicKind,
+    Released,
     fit,
+    make_student,
     setting,
 )
 from bench.methods.shared.settings_checks import student_depends
@@ -40,6 +44,8 @@ from bench.privacy.mechanisms.responses import keep_probability, known_labels
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Release = tuple[Floats, Ints | None, dict[str, Tensor]]
+"""The likelihood (n, classes) of each label's release, the noisy labels (n,) if there are any, and all released."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,6 @@ class LabelMethod(Method):
     """A method that spends the budget as the pure epsilon of each label."""
 
     unit = PrivacyUnit.LABEL
-    adjacency = Adjacency.REPLACE
     public_data: ClassVar[str] = "the images of the private records"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.PRIVATE_IMAGES,)
 
@@ -87,6 +92,20 @@ class LabelMethod(Method):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the budget as the pure epsilon of each label."""
         return dataclasses.replace(self.config, epsilon=budget.epsilon)
+
+
+class OneRelease(LabelMethod):
+    """A method that releases all labels at once, and trains a net on what it released."""
+
+    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
+        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
+        likelihood, labels, extras = self.release(private, ledger, context)
+        learn(student, private.images, likelihood, self.config, context, "student", labels=labels)
+        return Released(student, self.config.student, options, extras=extras)
+
+    @abc.abstractmethod
+    def release(self, private: PrivateData, ledger: Ledger, context: Context) -> Release:
+        """Release the labels through `ledger`."""
 
 
 def true_labels(private: PrivateData) -> Ints:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,22 +31,20 @@ from bench.core import margins
 from bench.interface import (
     BenchError,
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
     PrivateData,
     PublicData,
     Released,
-    claim_by,
     make_student,
     register_method,
     setting,
     smallest_noise,
 )
 from bench.methods.label.family import LabelMethod, true_labels
+from bench.methods.shared.calibration import ClaimedBy
 from bench.models.feature_net import OnFixedMap
 from bench.training.features import features_of
 
@@ -64,11 +62,13 @@ class LabelProtocolConfig:
 
 
 @register_method("label-protocol")
-class LabelProtocol(LabelMethod):
+class LabelProtocol(ClaimedBy, LabelMethod):
     """One noisy release of class sums of public features."""
 
     config: LabelProtocolConfig
     citation = "after Yuan et al. 2021"
+    claimed_by = "proven"
+    claimed_in = "ours: the exact cost of Gaussian noise"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -76,14 +76,10 @@ class LabelProtocol(LabelMethod):
         return {"quick": {}, "tiny": {"directions": 100}}
 
     def calibrate(self, budget: Budget) -> LabelProtocolConfig:
-        """Return `config` with the least noise within `budget`."""
         noise = smallest_noise(lambda noise: self.changed(noise_multiplier=noise).charges(), budget, tolerance=1e-6)
         return dataclasses.replace(self.config, noise_multiplier=noise)
 
-    def claimed(self, delta: float) -> Claim:
-        return claim_by("proven", self.charges(), delta, "ours: the exact cost of Gaussian noise")
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.noise_multiplier, unit=self.unit, adjacency=self.adjacency)]
 
     def shares(self, seed: int) -> tuple[str, ...]:
@@ -91,9 +87,8 @@ class LabelProtocol(LabelMethod):
 
     def worst_pairs(self) -> list[tuple[str, PrivateData, PrivateData]]:
         """Return pairs in which a single record's label flips; the record needs features, which blank images lack."""
-        small = dataclasses.replace(
-            self.facts, private_records=1, shape=(self.facts.shape[0], 8, 8), public_benchmark=True
-        )
+        shape = (self.facts.shape[0], 8, 8)
+        small = dataclasses.replace(self.facts, private_records=1, shape=shape, public_benchmark=True)
         image = torch.randint(0, 256, (1, *small.shape), generator=torch.Generator().manual_seed(0)).byte()
         one, other = (PrivateData(image.clone(), torch.tensor([label]), small) for label in (0, 1))
         return [("a single record with features, its label flips", one, other)]

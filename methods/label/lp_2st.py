@@ -19,7 +19,7 @@ sensitivity any label: every label is answered once, so both stages cost as much
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +30,6 @@ from torch import nn
 from bench.interface import (
     Claim,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
@@ -77,7 +76,7 @@ class LP1ST(LabelMethod):
     def claimed(self, delta: float) -> Claim:
         return label_response(self.config.epsilon, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[PriorRandomizedResponse]:
         return [PriorRandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
     def stages(self, records: int) -> list[Ints]:
@@ -86,16 +85,13 @@ class LP1ST(LabelMethod):
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
         """Release the labels stage by stage, and train the net on all of them after each."""
-        classes, count = private.facts.classes, len(private)
+        classes, count, labels = private.facts.classes, len(private), private.labels.numpy()
         student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         noisy, law = np.full(count, -1), np.ones((count, classes))
         for number, rows in enumerate(self.stages(count)):
-            prior = np.full((len(rows), classes), 1 / classes)
-            if number:
-                prior = self.prior(student, private.images[rows], context)
-            noisy[rows] = ledger.prior_randomized_response(
-                private.labels.numpy(), prior, rows=rows, epsilon=self.config.epsilon
-            )
+            even = np.full((len(rows), classes), 1 / classes)
+            prior = self.prior(student, private.images[rows], context) if number else even
+            noisy[rows] = ledger.prior_randomized_response(labels, prior, rows=rows, epsilon=self.config.epsilon)
             law[rows] = prior_likelihood(noisy[rows], prior, self.config.epsilon)
             seen = np.flatnonzero(noisy >= 0)
             if number and self.config.loss == "cross-entropy":

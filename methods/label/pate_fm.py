@@ -20,7 +20,7 @@ a query by sqrt(2) in L2.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,16 +29,13 @@ import torch
 
 from bench.interface import (
     Budget,
-    Claim,
     ConfidentGNMax,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
     PublicData,
     Released,
-    claim_by,
     make_student,
     partition,
     predict,
@@ -49,6 +46,7 @@ from bench.interface import (
 from bench.methods.label.cluster_rr import principal
 from bench.methods.label.family import Ints, LabelMethod, true_labels
 from bench.methods.label.fixmatch import FixMatchSettings, fixmatch
+from bench.methods.shared.calibration import ClaimedBy
 from bench.methods.shared.settings_checks import check_parts, student_depends
 
 README = "Malek et al. 2021, authors' code: README, CIFAR-10"
@@ -81,11 +79,13 @@ class PATEFMConfig:
 
 
 @register_method("pate-fm")
-class PATEFM(LabelMethod):
+class PATEFM(ClaimedBy, LabelMethod):
     """Votes of teachers who share all images and no label."""
 
     config: PATEFMConfig
     citation = "Malek et al. 2021"
+    claimed_by = "proven"
+    claimed_in = "ours: the data-independent cost; the paper's figure depends on the votes and is itself private"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -107,11 +107,7 @@ class PATEFM(LabelMethod):
 
         return noisy(smallest_noise(lambda sigma2: [self.event(noisy(sigma2))], budget, start=100.0, tolerance=1e-6))
 
-    def claimed(self, delta: float) -> Claim:
-        source = "ours: the data-independent cost; the paper's figure depends on the votes and is itself private"
-        return claim_by("proven", self.charges(), delta, source)
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[ConfidentGNMax]:
         return [self.event(self.config)]
 
     @staticmethod

@@ -12,25 +12,13 @@ sensitivity any label: epsilon-DP for each label; labels of different records ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from bench.interface import (
-    Claim,
-    Context,
-    Event,
-    Ledger,
-    PrivateData,
-    PublicData,
-    Released,
-    make_student,
-    register_method,
-    setting,
-)
-from bench.methods.label.family import LabelMethod, NoisyLabelConfig, learn, response_law
+from bench.interface import Claim, Context, Ledger, PrivateData, register_method, setting
+from bench.methods.label.family import NoisyLabelConfig, OneRelease, Release, response_law
 from bench.privacy.accounting.claims import label_response
 from bench.privacy.events.events import RandomizedResponse
 
@@ -43,7 +31,7 @@ class RRConfig(NoisyLabelConfig):
 
 
 @register_method("rr")
-class RR(LabelMethod):
+class RR(OneRelease):
     """Randomised response over all classes."""
 
     config: RRConfig
@@ -52,14 +40,12 @@ class RR(LabelMethod):
     def claimed(self, delta: float) -> Claim:
         return label_response(self.config.epsilon, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[RandomizedResponse]:
         return [RandomizedResponse(self.config.epsilon, self.facts.classes, answers=self.facts.private_records)]
 
-    def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:
-        """Release all labels by randomised response and train a net on them."""
+    def release(self, private: PrivateData, ledger: Ledger, context: Context) -> Release:
+        """Release all labels by randomised response."""
         classes = private.facts.classes
-        student, options = make_student(self.config.student, private.facts, context.streams.torch("student/start"))
         labels = ledger.randomized_response(private.labels.numpy(), epsilon=self.config.epsilon, classes=classes)
         law = response_law(labels, self.config.epsilon, classes)
-        learn(student, private.images, law, self.config, context, "student", labels=labels)
-        return Released(student, self.config.student, options, extras={"noisy_labels": torch.from_numpy(labels)})
+        return law, labels, {"noisy_labels": torch.from_numpy(labels)}

@@ -10,16 +10,16 @@ One Gaussian release has an exact cost (Balle and Wang, ICML 2018), so claimed a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.interface import Adjacency, Budget, Claim, Event, Gaussian, claim_by, setting
+from bench.interface import Adjacency, Budget, Gaussian, setting
 from bench.methods.linear.family import layer_of
-from bench.methods.shared.calibration import with_least_noise
+from bench.methods.shared.calibration import ClaimedBy, with_least_noise
 from bench.methods.shared.clipping import EXACT, ROWS
 from bench.methods.shared.transfer import OnBackbone, TransferConfig, with_digest
 from bench.models.frozen_backbone import FrozenTransfer
@@ -34,20 +34,18 @@ class ClassSumsConfig(TransferConfig):
     noise_multiplier: float = setting(1.0, "calibrated to the budget", gt=0)
 
 
-class ClassSums(OnBackbone):
+class ClassSums(ClaimedBy, OnBackbone):
     """A head computed from one Gaussian release of sums over the private records; a subclass defines the sums."""
 
     adjacency = Adjacency.ADD_REMOVE
+    claimed_by = EXACT
+    claimed_in = "Balle and Wang, ICML 2018 (arXiv:1805.06530), theorem 8: the exact cost of Gaussian noise"
 
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with its weights named and the least noise whose exact cost fits `budget`."""
         return with_digest(with_least_noise(self, budget, EXACT, EXACT, tolerance=1e-6), self.facts)
 
-    def claimed(self, delta: float) -> Claim:
-        source = "Balle and Wang, ICML 2018 (arXiv:1805.06530), theorem 8: the exact cost of Gaussian noise"
-        return claim_by(EXACT, self.charges(), delta, source)
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.noise_multiplier, adjacency=self.adjacency)]
 
 

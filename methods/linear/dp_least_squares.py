@@ -18,10 +18,9 @@ The noise on A is a symmetric Gaussian matrix, whose eigenvalues lie within ``sq
 Negative eigenvalues of the noisy A are set to 0, and lambda is a multiple of that bound, so directions that may be
 noise count little. Both use only released and public numbers.
 
-Threat model: the attacker holds the noisy A and b and may know all records but one. Private: images and labels.
-Public: the number of records, the backbone and its weights. Released: the student, a linear head on the named
-backbone. Unit record, adjacency add-remove; one Gaussian release of both. Records in the public source have no
-guarantee.
+Threat model: the attacker holds the noisy A and b and may know all records but one. Private: images and labels. Public:
+the number of records, the backbone and its weights. Released: the student, a linear head on the named backbone. Unit
+record, adjacency add-remove; one Gaussian release of both. Records in the public source have no guarantee.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ to the budget. Records in the public source have no guarantee.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,6 @@ from bench.interface import (
     Budget,
     Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
@@ -61,15 +60,14 @@ class DPLinearGD(OnBackbone):
         given = super().presets(facts)
         return {**given, "tiny": {**given["tiny"], "steps": 5}}
 
-    def calibrate(self, budget: Budget) -> DPLinearGDConfig:
+    def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise that keeps RDP (claimed) or the exact figure (proven) in `budget`."""
-        found: DPLinearGDConfig = with_least_noise(self, budget, "rdp", "exact-gaussian", tolerance=1e-6)
-        return with_digest(found, self.facts)
+        return with_digest(with_least_noise(self, budget, "rdp", "exact-gaussian", tolerance=1e-6), self.facts)
 
     def claimed(self, delta: float) -> Claim:
         return dp_sgd_improved(1.0, self.config.noise_multiplier, self.config.steps, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.noise_multiplier, self.config.steps, adjacency=self.adjacency)]
 
     def train_student(self, private: PrivateData, public: PublicData, ledger: Ledger, context: Context) -> Released:

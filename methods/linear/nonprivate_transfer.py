@@ -54,8 +54,7 @@ class NonPrivateTransfer(OnBackbone, NonPrivate):
         ledger.bypass(self.bypass)
         backbone = self.backbone(public, context)
         features = features_of(private.images, backbone, context, "private")
-        student, options = make_transfer(
-            backbone, private.facts, self.config.hidden, context.streams.torch("student/start")
-        )
+        start = context.streams.torch("student/start")
+        student, options = make_transfer(backbone, private.facts, self.config.hidden, start)
         self.fit_net(student.head, features, private, context)
         return Released(student.eval(), "frozen_transfer", options)

@@ -57,6 +57,7 @@ CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
 
 Ints = NDArray[np.int64]
+Student = tuple[torch.nn.Module, str, dict[str, Any]]  # the net, its timm name and options
 BLOCK = 500  # queries per batch of teacher predictions
 
 
@@ -191,18 +192,14 @@ class PATEFamily(StartsPublic, EnsembleMethod):
     def _chunks(self, private: PrivateData, context: Context, numbers: range) -> list[dict[str, int]]:
         """Return the first and the last teacher (exclusive) of each artefact with labels of the teachers `numbers`."""
         chunk = teachers_per_artefact(self.config, private.facts, context.device)
-        return [
-            {"first": first, "last": min(first + chunk, numbers.stop)}
-            for first in range(numbers.start, numbers.stop, chunk)
-        ]
+        starts = range(numbers.start, numbers.stop, chunk)
+        return [{"first": first, "last": min(first + chunk, numbers.stop)} for first in starts]
 
     def _labels_depend(self, private: PrivateData, public: PublicData, block: Ints, context: Context) -> dict[str, Any]:
         asked = hashlib.sha256(block.tobytes()).hexdigest()
         return {**ensemble_depends(self.config, private, context), **self.query_source(public), "asked": asked}
 
-    def student(
-        self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
-    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+    def student(self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context) -> Student:
         """Return a student trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
         start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
         student, options = public_start.make_public_student(self.config, self.facts, context, start)
@@ -274,6 +271,5 @@ def self_training(facts: Facts) -> SelfTrainingSettings:
     if largest_shift(facts) > 1:
         return SelfTrainingSettings()
     labelled = FitSettings(steps=200, batch_size=60, lr=0.05, shift=1, label_smoothing=0.1)
-    return SelfTrainingSettings(
-        labelled=labelled, pool=FitSettings(steps=300, batch_size=100, lr=0.05, shift=1), graph_below=10
-    )
+    pool = FitSettings(steps=300, batch_size=100, lr=0.05, shift=1)
+    return SelfTrainingSettings(labelled=labelled, pool=pool, graph_below=10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,18 +12,11 @@ from numpy.typing import NDArray
 
 from bench.data.text import is_text
 from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, partition, setting
-from bench.methods.pate.family import Ints, PATEFamily
+from bench.methods.pate.family import Ints, PATEFamily, Student
 from bench.methods.pate.head_training import VERSION, HeadTraining
 from bench.methods.shared.settings_checks import HeadSettings
 from bench.methods.shared.teachers import tiny_teachers
-from bench.methods.shared.transfer import (
-    PAPER,
-    OnBackbone,
-    TransferConfig,
-    shared_features,
-    transfer_options,
-    with_digest,
-)
+from bench.methods.shared.transfer import PAPER, OnBackbone, TransferConfig, transfer_options, with_digest
 from bench.models.frozen_backbone import DenseHead, FrozenTransfer
 from bench.storage.cache import digest_of
 from bench.training.ensemble import count_votes
@@ -47,13 +40,14 @@ class HeadTeachersConfig(TransferConfig):
 class HeadStudent(OnBackbone):
     """The student is a head on the features of a frozen backbone."""
 
+    public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
+    public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
+
     def heads(self) -> HeadSettings:
         """Return the settings with which all heads are trained."""
         return HeadSettings(self.config.hidden, self.config.epochs, self.config.batch_size, self.config.lr)
 
-    def student(
-        self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
-    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+    def student(self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context) -> Student:
         """Return a head trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
         backbone = self.backbone(public, context)
         features = features_of(public.images, backbone, context, "public")[asked]
@@ -64,18 +58,14 @@ class HeadStudent(OnBackbone):
                 context.device,
             )  # fmt: skip
             (heads,) = training.heads(stage=stage)
-        student = FrozenTransfer(
-            backbone, DenseHead(backbone.num_features, self.config.hidden, self.facts.classes), self.facts.classes
-        )
-        heads.write(0, student.head)
-        return student, "frozen_transfer", transfer_options(backbone, self.facts, "dense", self.config.hidden)
+        head = DenseHead(backbone.num_features, self.config.hidden, self.facts.classes)
+        heads.write(0, head)
+        options = transfer_options(backbone, self.facts, "dense", self.config.hidden)
+        return FrozenTransfer(backbone, head, self.facts.classes), "frozen_transfer", options
 
 
 class HeadTeachers(HeadStudent, PATEFamily):
     """Teachers are heads on the features of a frozen backbone, trained together; the student is such a head as well."""
-
-    public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
-    public_data_kinds = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -98,7 +88,7 @@ class HeadTeachers(HeadStudent, PATEFamily):
     shardable = False  # all heads train together, in seconds
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        features = shared_features(self.config, self.facts)
+        (features,) = super().shares(seed)
         heads = digest_of([features, self.config.teachers, *astuple(self.heads())])
         return (features, f"heads on {self.facts.dataset}, seed {seed}, {heads}")
 

@@ -17,7 +17,7 @@ Claimed: the data-independent Renyi DP of the sampled Gaussian mechanism. Proven
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,22 +28,19 @@ from bench.interface import (
     Adjacency,
     BenchError,
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     Ledger,
     PrivateData,
     PublicData,
-    PublicKind,
     Released,
     SampledGNMax,
-    claim_by,
     register_method,
     setting,
     smallest_noise,
 )
 from bench.methods.pate.heads import HeadStudent
+from bench.methods.shared.calibration import ClaimedBy
 from bench.methods.shared.transfer import TransferConfig, with_digest
 from bench.training.features import features_of
 
@@ -68,14 +65,14 @@ class KNNPATEConfig(TransferConfig):
 
 
 @register_method("knn-pate")
-class KNNPATE(HeadStudent):
+class KNNPATE(ClaimedBy, HeadStudent):
     """Label public images by the noisy plurality of their neighbours, and train a head on the answers."""
 
     config: KNNPATEConfig
     adjacency = Adjacency.ADD_REMOVE
     citation = "Zhu et al. 2020"
-    public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
-    public_data_kinds = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
+    claimed_by = "rdp"
+    claimed_in = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -94,15 +91,11 @@ class KNNPATE(HeadStudent):
             )
         named, queries = with_digest(self.config, self.facts), min(self.config.queries, self.facts.public_records)
         sigma = smallest_noise(
-            lambda sigma: self.changed(queries=queries, sigma=sigma).charges(), budget, claimed="rdp"
+            lambda sigma: self.changed(queries=queries, sigma=sigma).charges(), budget, claimed=self.claimed_by
         )
         return dataclasses.replace(named, queries=queries, sigma=sigma)
 
-    def claimed(self, delta: float) -> Claim:
-        source = "Zhu et al., CVPR 2020: Renyi DP of the sampled Gaussian mechanism"
-        return claim_by("rdp", self.charges(), delta, source)
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[SampledGNMax]:
         config = self.config
         return [SampledGNMax(config.sampling_rate, config.sigma, config.queries, adjacency=self.adjacency)]
 

@@ -105,10 +105,8 @@ def source_prior(features: Features, labels: Ints, classes: int, kappa: float, n
     mean, squares, count = _moments(features, labels, classes)
     everything = pool_prior(features, classes, kappa, nu)
     there = count[:, None] > 0
-    variance = squares / np.maximum(count, 1)[:, None]
-    return GaussianPrior(
-        np.where(there, mean, everything.mean), np.where(there, variance, everything.variance), kappa, nu
-    )
+    variance = np.where(there, squares / np.maximum(count, 1)[:, None], everything.variance)
+    return GaussianPrior(np.where(there, mean, everything.mean), variance, kappa, nu)
 
 
 def pool_prior(features: Features, classes: int, kappa: float, nu: float) -> GaussianPrior:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +26,6 @@ from bench.interface import (
     BenchError,
     Budget,
     Claim,
-    Event,
     Facts,
     Ledger,
     LNMax,
@@ -81,15 +80,13 @@ class PATE(PATEFamily):
         if budget.basis is Basis.CLAIMED and self.config.claim == "data-dependent" and printed:
             return dataclasses.replace(self.config, queries=min(max(printed), self.facts.public_records))
         wanted = min(self.config.least_queries, self.facts.public_records)
+        gamma = self.config.gamma
         try:
-            queries = largest_count(
-                lambda queries: [LNMax(self.config.gamma, queries)], budget, claimed="pate-2017-closed-form"
-            )
+            queries = largest_count(lambda n: [LNMax(gamma, n)], budget, claimed="pate-2017-closed-form")
         except BenchError:
             if wanted == 1:
                 raise
             queries = 0
-        gamma = self.config.gamma
         if queries < wanted:
             queries, gamma = wanted, _largest_gamma(wanted, budget)
         return dataclasses.replace(self.config, queries=min(queries, self.facts.public_records), gamma=gamma)
@@ -106,7 +103,7 @@ class PATE(PATEFamily):
         (release,) = ledger.private_votes()
         return pate_2017(release.votes, self.config.gamma, delta)
 
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[LNMax]:
         return [LNMax(self.config.gamma, self.config.queries)]
 
     def answer(self, votes: Ints, ledger: Ledger) -> Ints:

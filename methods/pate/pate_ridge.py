@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,23 +29,20 @@ from bench.core import margins
 from bench.interface import (
     BenchError,
     Budget,
-    Claim,
     Context,
-    Event,
     Facts,
     Gaussian,
     Ledger,
-    Method,
     PrivateData,
     PublicData,
     Released,
-    claim_by,
     make_student,
     partition,
     register_method,
     setting,
     smallest_noise,
 )
+from bench.methods.shared.calibration import ClaimedBy
 from bench.methods.shared.random_images import KINDS, random_images
 from bench.methods.shared.settings_checks import SHOWN, check_parts
 from bench.methods.shared.teachers import tiny_teachers
@@ -69,11 +66,13 @@ class PATERidgeConfig:
 
 
 @register_method("pate-ridge")
-class PATERidge(Method[PATERidgeConfig]):
+class PATERidge(ClaimedBy):
     """Noisy sums of the scores of many small teachers, and a linear student on them."""
 
+    config: PATERidgeConfig
     citation = "after Papernot et al. 2017"
-    public_data = "none"
+    claimed_by = "proven"
+    claimed_in = "the proven figure: no paper claims anything for this method"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -86,10 +85,7 @@ class PATERidge(Method[PATERidgeConfig]):
         multiplier = smallest_noise(lambda noise: [Gaussian(noise)], budget, tolerance=1e-6)
         return dataclasses.replace(self.config, sigma=multiplier * SENSITIVITY)
 
-    def claimed(self, delta: float) -> Claim:
-        return claim_by("proven", self.charges(), delta, "the proven figure: no paper claims anything for this method")
-
-    def charges(self) -> Sequence[Event]:
+    def charges(self) -> list[Gaussian]:
         return [Gaussian(self.config.sigma / SENSITIVITY)]
 
     def shares(self, seed: int) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ from bench.interface import (
     setting,
 )
 from bench.methods.pate import naive_bayes as naive_bayes
+from bench.methods.pate.family import Student
 from bench.methods.pate.naive_bayes import GaussianPrior, Ints, flat_prior, group_counts, pool_prior, source_prior
 from bench.methods.pate.pate import PATE, Printed
 from bench.methods.shared.teachers import quick_teachers, tiny_teachers
@@ -117,7 +118,7 @@ class PATEBayes(PATE):
         """Return the Gaussians' input for `images`, uint8 (n, channels, height, width): pixels in [0, 1], (n, d)."""
         return images.flatten(1).numpy().astype(np.float32) / np.float32(255)
 
-    def new_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+    def new_student(self, public: PublicData, context: Context) -> Student:
         """Return a student for words, or one whose classifier is a ``GaussianHead``; its name and options."""
         name = student_name(self.facts)
         net, options = make_student(name, self.facts, context.streams.torch("student/start"))
@@ -150,9 +151,7 @@ class PATEBayes(PATE):
         fitted = naive_bayes.gaussian_posterior(features, groups, self.config.teachers, before, floor)
         return naive_bayes.gaussian_votes(asked, fitted)
 
-    def student(
-        self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context
-    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+    def student(self, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, context: Context) -> Student:
         """See `PATEFamily.student`: one more teacher, whose records are the answered queries."""
         given = labels.numpy()
         net, name, options = self.new_student(public, context)
@@ -211,7 +210,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
         return features_of(images, self.backbone(public, context), context, part).numpy()
 
-    def new_student(self, public: PublicData, context: Context) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+    def new_student(self, public: PublicData, context: Context) -> Student:
         """See :meth:`PATEBayes.new_student`: Gaussians on the backbone's features if there is one."""
         if not self.config.backbone:
             return super().new_student(public, context)

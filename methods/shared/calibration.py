@@ -1,18 +1,36 @@
-"""The least noise within a budget, and the steps of Poisson batches."""
+"""The least noise within a budget, claims by one accountant, and the steps of Poisson batches."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from bench.interface import Basis, Budget, Event, Method, smallest_noise
+from bench.interface import Basis, Budget, Claim, Event, Method, claim_by, smallest_noise
 from bench.privacy.accounting.accountants import AccountantFunction
-from bench.privacy.accounting.claims import moments_accountant, zcdp_accountant
+from bench.privacy.accounting.claims import moments_accountant, moments_claim, zcdp_accountant
 
 PAPERS: dict[str, AccountantFunction] = {"moments": moments_accountant, "zcdp": zcdp_accountant}
 """Accountants that only papers' claims use, never a ledger."""
+NO_CLAIM = "the proven figure: no paper claims anything for this variant"
+
+
+class ClaimedBy(Method):
+    """A method whose claim is one accountant's figure for its charges, or for its `claimed_charges` if it has some."""
+
+    claimed_by: ClassVar[str]
+    """The accountant: ``moments``, or one of the ledger's."""
+    claimed_in: ClassVar[str]
+    """The source of the claim."""
+    claim_note: ClassVar[str] = ""
+
+    def claimed(self, delta: float) -> Claim:
+        events = getattr(self, "claimed_charges", self.charges)() or []
+        note = [self.claim_note] if self.claim_note else []
+        if self.claimed_by == "moments":
+            return moments_claim(events, delta, self.claimed_in, *note)
+        return claim_by(self.claimed_by, events, delta, self.claimed_in, *note)
 
 
 class PoissonBatches:

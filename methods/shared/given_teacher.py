@@ -36,10 +36,7 @@ class GivenTeacherConfig(PublicStartConfig):
     teacher_weights_sha256: str = setting("", "ours: the expected SHA-256 of the weights; filled in", later=True)
     teacher_records: int | None = setting(None, "ours: private records that trained a given teacher", later=True, ge=1)
     teacher_size: int | None = setting(
-        None,
-        "ours: pixels per side of a given teacher's input; none: timm's; 0: the data's images",
-        later=True,
-        ge=0,
+        None, "ours: pixels per side of a given teacher's input; none: timm's; 0: the data's images", later=True, ge=0
     )
 
 

@@ -77,8 +77,7 @@ def _ridges(count: int, height: int, width: int, generator: torch.Generator) -> 
 
 def _strokes(count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
     """Return one to three cubic Bezier curves per image; in blocks, because all distances would take gigabytes."""
-    blocks = [_block(min(500, count - start), height, width, generator) for start in range(0, count, 500)]
-    return torch.cat(blocks) if blocks else torch.empty(0, height, width)
+    return torch.cat([_block(min(500, count - start), height, width, generator) for start in range(0, count, 500)])
 
 
 def _block(count: int, height: int, width: int, generator: torch.Generator) -> Tensor:

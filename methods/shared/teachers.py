@@ -69,9 +69,8 @@ class EnsembleMethod(Method):
         numbers = shard_range(self.config.teachers, shard, shards, chunk)
         if numbers:
             with teacher_pool(self.config, context) as pool:
-                teachers = train_ensemble(
-                    self.config, private, context, pool, numbers, watched_images(self.config, public)
-                )
+                watched = watched_images(self.config, public)
+                teachers = train_ensemble(self.config, private, context, pool, numbers, watched)
                 self.label_in_shard(teachers, numbers, private, public, context, pool)
 
     def label_in_shard(
@@ -156,9 +155,8 @@ def train_ensemble(
     wanted = range(config.teachers) if only is None else only
     with contextlib.ExitStack() as open_until_done:
         if task.together:  # many chunks train before any is cached: keep other processes from repeating this
-            open_until_done.enter_context(
-                context.cache.making("ensemble", {**depends, "of": [wanted.start, wanted.stop]})
-            )
+            making = context.cache.making("ensemble", {**depends, "of": [wanted.start, wanted.stop]})
+            open_until_done.enter_context(making)
         stage = open_until_done.enter_context(context.progress.stage("teachers", len(wanted)))
         ensemble = train_teachers(
             task, images, private.labels, parts, context.streams.child("teachers"), chunk=chunk, keep=keep,

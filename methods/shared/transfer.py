@@ -54,11 +54,9 @@ class TransferConfig:
     )  # fmt: skip
     weights_sha256: str = setting("", "ours: the expected SHA-256 of the weights; filled in for packages and files")
     image_size: int = setting(
-        197,
-        f"{PAPER}, section V.A.1: 32 x 32 images are resized to 197 x 197; 0: the size that pretrained weights are "
-        "for, or the data's if the weights are drawn or trained here",
-        ge=0,
-    )
+        197, f"{PAPER}, section V.A.1: 32 x 32 images are resized to 197 x 197; 0: the size that pretrained weights "
+        "are for, or the data's if the weights are drawn or trained here", ge=0,
+    )  # fmt: skip
     precision: Literal["float32", "bfloat16"] = setting("float32", "the paper does not say; bfloat16 is twice as fast")
     source_fraction: float = setting(
         1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; for sources trained on here", gt=0, le=1
@@ -84,12 +82,6 @@ class TransferConfig:
 T = TypeVar("T", bound=TransferConfig)
 
 
-def shared_features(config: TransferConfig, facts: Facts) -> str:
-    """Return the name of the features, shared by cells with the same backbone."""
-    names = [field.name for field in dataclasses.fields(TransferConfig)]
-    return f"features of {facts.dataset}, {digest_of({name: getattr(config, name) for name in names})}"
-
-
 class OnBackbone(Method):
     """A method on the features of a frozen public backbone, mixed in before its other base classes."""
 
@@ -111,7 +103,10 @@ class OnBackbone(Method):
         return {"paper": paper, "quick": quick, "tiny": {**AS_GIVEN, "backbone": "small_cnn"}}
 
     def shares(self, seed: int) -> tuple[str, ...]:
-        return (shared_features(self.config, self.facts),)
+        """Return the name of the features, shared by cells with the same backbone."""
+        names = [field.name for field in dataclasses.fields(TransferConfig)]
+        meant = {name: getattr(self.config, name) for name in names}
+        return (f"features of {self.facts.dataset}, {digest_of(meant)}",)
 
     def public_words(self) -> str:
         unlabelled = [UNLABELLED] if PublicKind.UNLABELLED in self.public_data_kinds else []
@@ -154,10 +149,8 @@ def with_digest(config: T, facts: Facts) -> T:
             f"{facts.dataset} has {facts.shape[0]} channels, and {config.weights} weights are for images of three. Use "
             "--set weights=source where the data set has a labelled public source."
         )
-    if config.image_size:
-        problem = image_size_problem(config.backbone, config.image_size)
-        if problem:
-            raise BenchError(f"{problem.rstrip('.')}. Use another --set image_size=N, or another --teacher.")
+    if config.image_size and (problem := image_size_problem(config.backbone, config.image_size)):
+        raise BenchError(f"{problem.rstrip('.')}. Use another --set image_size=N, or another --teacher.")
     origin = config.weights
     if origin not in ("auto", "package", "hub") and not origin.startswith("file:"):
         raise BenchError(
@@ -242,8 +235,7 @@ def _source_words(config: TransferConfig, facts: Facts) -> tuple[str, str]:
 def backbone_of(config: TransferConfig, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
     """Return the frozen backbone of `config`, fetched, drawn or trained; raise BenchError without matching weights."""
     if config.weights == "random":
-        channels = facts.shape[0]
-        frozen = random_backbone(config.backbone, channels, config.image_size, facts.shape, seed=0)
+        frozen = random_backbone(config.backbone, facts.shape[0], config.image_size, facts.shape, seed=0)
     elif config.trained_here:
         frozen = _trained_here(config, facts, public, context)
     else:
@@ -258,9 +250,8 @@ def public_spec(config: TransferConfig, context: Context) -> BackboneSpec:
     if config.weights.startswith("file:") and config.weights_sha256:
         found = weights_by_digest(config.backbone, config.weights_sha256)
     else:
-        found = find_weights(
-            config.backbone, config.weights, config.weights_sha256, progress=_teller(config.backbone, context)
-        )
+        say = _teller(config.backbone, context)
+        found = find_weights(config.backbone, config.weights, config.weights_sha256, progress=say)
     spec = BackboneSpec(
         found.backbone, found.origin, found.sha256, found.source, found.trained_on,  # type: ignore[arg-type]
         config.image_size or found.size, found.mean, found.std, 3, config.precision == "bfloat16",

@@ -208,7 +208,7 @@ def test_observed_answers_are_inverted(shapes: World, trained: torch.nn.Module) 
 
 
 def test_truncated_answers_keep_the_largest() -> None:
-    from bench.attacks.shared.decoder import encode
+    from bench.attacks.inversion_network import encode
 
     codes = encode(torch.tensor([[0.7, 0.2, 0.1, 0.0]]), 2)
     assert (codes > 0).tolist() == [[True, True, False, False]]

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.attacks.robustness import Robustness, attacks_run, default_perturbations
-from bench.attacks.shared.linf import Logits, RobustnessConfig, perturbed
+from bench.attacks.robustness import Logits, Robustness, RobustnessConfig, attacks_run, default_perturbations, perturbed
 from bench.core.config import Preset, build_config, parse_overrides, values_of
 from bench.core.errors import BenchError
 from bench.core.progress import Progress

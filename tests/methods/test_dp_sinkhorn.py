@@ -13,8 +13,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, Facts
-from bench.methods.generative.dp_sinkhorn import DPSinkhorn, DPSinkhornConfig
-from bench.methods.generative.sinkhorn import costs, transport
+from bench.methods.generative.dp_sinkhorn import DPSinkhorn, DPSinkhornConfig, costs, transport
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.executors import Call, Noisy
 from bench.privacy.mechanisms.ledger import Ledger

@@ -78,7 +78,7 @@ def played(config: DPGANConfig, steps: int) -> tuple[torch.nn.Module, Forger, Ga
     torch.manual_seed(0)
     critic = discriminator(config, SMALL)
     game = Game(critic, forger, config)
-    optimizer = AdamAgainst(critic.parameters(), 1e-3, config.betas, forger, game.before_step, game.after_step)
+    optimizer = AdamAgainst(critic.parameters(), 1e-3, config.adam_beta1, forger, game.before_step, game.after_step)
     for _ in range(steps):
         for parameter in critic.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -147,9 +147,9 @@ def test_generated_images_weigh_as_much_as_real_ones_and_the_generator_moves_in_
 def test_a_checkpoint_of_the_discriminator_holds_the_generator() -> None:
     config = tiny_gan()
     _, forger, game = played(config, 3)
-    optimizer = AdamAgainst(game.critic.parameters(), 1e-3, config.betas, forger, lambda: None, lambda: None)
+    optimizer = AdamAgainst(game.critic.parameters(), 1e-3, config.adam_beta1, forger, lambda: None, lambda: None)
     other = Forger(config, SMALL, context())
-    fresh = AdamAgainst(game.critic.parameters(), 1e-3, config.betas, other, lambda: None, lambda: None)
+    fresh = AdamAgainst(game.critic.parameters(), 1e-3, config.adam_beta1, other, lambda: None, lambda: None)
     fresh.load_state_dict(optimizer.state_dict())
     assert (other.turns, other.steps) == (3, forger.steps)
     assert torch.equal(other.mean.state_dict()["project.0.weight"], forger.mean.state_dict()["project.0.weight"])

@@ -22,8 +22,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.attacks.shared.conditional_gan import ProjectionDiscriminator, train_conditional_gan
-from bench.attacks.shared.decoder import Decoder, train_decoder
+from bench.attacks.inversion_network import Decoder, train_decoder
+from bench.attacks.plg_mi import ProjectionDiscriminator, train_conditional_gan
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded
