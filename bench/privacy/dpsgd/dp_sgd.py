@@ -6,13 +6,14 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
-from bench.core.progress import SILENT
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded_with
 from bench.core.torch_modes import check_real, torch_alone
 from bench.core.transforms import as_float
@@ -25,11 +26,6 @@ from bench.privacy.dpsgd.gradient_forms import Gradients, Outer, picked
 from bench.privacy.dpsgd.sampling import Rows, batches
 from bench.privacy.events.batch_events import Training, training_event
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bench.core.progress import Stage
 
 STRATEGIES: tuple[type[Clipping], ...] = (Flat, PerLayer, TopK, Subspace, Adaptive)
 """The ways of clipping with known sensitivity; a method's own class could misstate its sensitivity."""

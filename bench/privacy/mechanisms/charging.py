@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
+from typing import Any, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,15 +18,12 @@ from numpy.typing import NDArray
 from bench.core.errors import BenchError
 from bench.core.torch_modes import refuse_modes
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.accounting.accountants import proven
+from bench.privacy.accounting.accountants import Accounted, proven
 from bench.privacy.events.base_event import EVENTS, Event
 from bench.privacy.events.events import Bypass
 from bench.privacy.events.label_events import LabelResponse, PriorRandomizedResponse
 from bench.privacy.mechanisms.executors import Call, Executor, Noisy
 from bench.privacy.mechanisms.noise import DiscardedNoise, Noise, ZeroNoise
-
-if TYPE_CHECKING:
-    from bench.privacy.accounting.accountants import Accounted
 
 PUBLIC_IMAGES = "images are public in the analysis: nothing bounds what a release shows of a record's image"
 ALL_LABELS = "the noise is sized for one query label, and a training record may change all of them"

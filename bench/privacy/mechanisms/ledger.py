@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Claim, PrivacyUnit, Sampling
+from bench.privacy.accounting.accountants import Accounted
 from bench.privacy.accounting.claims import DPSD_LABEL_GAP
 from bench.privacy.accounting.data_dependent import release_rows
 from bench.privacy.accounting.pate import check_votes
@@ -41,14 +45,6 @@ from bench.privacy.mechanisms.noise import GRANULARITY, Noise
 from bench.privacy.mechanisms.sampled_ledger import SampledMechanisms
 from bench.privacy.mechanisms.stream_ledger import StreamMechanisms
 from bench.storage.checkpoint import Checkpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.privacy.accounting.accountants import Accounted
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,15 @@ counts are a bug in the method's code, and are refused.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core import margins
 from bench.core.errors import BenchError
 from bench.privacy.mechanisms.noise import FURTHEST, GRANULARITY, Law, Noise
 from bench.privacy.mechanisms.responses import known_labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 UNANSWERED = -1
 
