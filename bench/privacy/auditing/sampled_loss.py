@@ -238,7 +238,7 @@ class SampledUpdates(SampledSums):
 
 def all_updates(given: Mapping[str, Any]) -> Floats:
     """Return all clients' updates (1, clients, entries), for the arguments of the ledger's ``sampled_updates``."""
-    found = (mechanisms.update_of(given["updates"], number, given["entries"]) for number in range(given["clients"]))
+    found = (mechanisms.checked(given["updates"](number), given["entries"]) for number in range(given["clients"]))
     return np.stack(list(found))[None]
 
 

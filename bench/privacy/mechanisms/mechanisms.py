@@ -214,7 +214,7 @@ def sampled_updates(
     step = noise.grid_step(std, max_norm, entries)
     total = np.zeros(entries, dtype=np.int64 if step else np.float64)
     for number in np.flatnonzero(poisson_sample((clients,), sampling_rate, noise)):
-        total += in_steps(clipped(update_of(updates, int(number), entries), max_norm), step).astype(total.dtype)
+        total += in_steps(clipped(checked(updates(int(number)), entries), max_norm), step).astype(total.dtype)
     return plus_gaussian(total.astype(np.float64), std, step, noise)
 
 
@@ -248,11 +248,6 @@ def clipped_function(
 ) -> NDArray[np.float64]:
     """Return the value to which :func:`sampled_function` adds noise: (entries,), with L2 norm at most `max_norm`."""
     return clipped(checked(function(sampled), entries), max_norm)
-
-
-def update_of(updates: Callable[[int], NDArray[np.float64]], number: int, entries: int) -> NDArray[np.float64]:
-    """Return the update (entries,) of client `number`, zeros if not finite; raise on another shape."""
-    return checked(updates(number), entries)
 
 
 def checked(given: NDArray[np.float64], entries: int) -> NDArray[np.float64]:
