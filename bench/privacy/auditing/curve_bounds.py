@@ -153,7 +153,7 @@ def _largest_member(events: Sequence[Event], delta: float, refuted: Callable[[Cu
     if not refuted(lambda probability: probability):  # perfect privacy, the limit of both families
         return CurveBound(family, 0.0, 0.0)
     if family == "gaussian":
-        mu = _largest(lambda mu: refuted(_gaussian(mu)), 1e-7)
+        mu = _largest(lambda mu: refuted(lambda x: float(special.ndtr(special.ndtri(x) - mu))), 1e-7)
         return CurveBound(family, mu, gaussian_epsilon_at_least(mu, delta))
     ledger = tuple(merged(events))
     scale = _largest(lambda scale: refuted(_by_losses(ledger, scale)), 1e-3)
@@ -178,10 +178,6 @@ def _largest(refuted: Callable[[float], bool], tolerance: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
-
-
-def _gaussian(mu: float) -> Curve:
-    return lambda probability: float(special.ndtr(special.ndtri(probability) - mu))
 
 
 def _with_noise(events: Sequence[Event], scale: float) -> list[Event]:
