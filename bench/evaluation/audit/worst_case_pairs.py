@@ -60,13 +60,14 @@ def _lnmax(event: events.LNMax) -> tuple[Part, ...]:
     # One moved vote changes the loser's probability by up to e^(2 gamma), most at large gaps, where losers rarely win.
     gaps = sorted({round(scale / event.gamma) for scale in (0, 0.5, 1, 2, 3, 4)})
     draw = partial(_votes, lambda votes, noise: mechanisms.lnmax(votes, event.gamma, noise))
-    return (Part(event, _vote_pairs(gaps, draw), 0.0),)
+    return (Part(event, tuple(partial(draw, gap) for gap in gaps), 0.0),)
 
 
 def _gnmax(event: events.GNMax) -> tuple[Part, ...]:
     draw = partial(_votes, lambda votes, noise: mechanisms.gnmax(votes, event.sigma, noise))
     mu = math.sqrt(2) / event.sigma
-    return (Part(event, _vote_pairs(_gaps(mu, event.sigma), draw), gaussian_audit_delta(mu)),)
+    pairs = tuple(partial(draw, gap) for gap in _gaps(mu, event.sigma))
+    return (Part(event, pairs, gaussian_audit_delta(mu)),)
 
 
 def _confident(event: events.ConfidentGNMax) -> tuple[Part, ...]:
@@ -90,7 +91,8 @@ def _confident(event: events.ConfidentGNMax) -> tuple[Part, ...]:
         mu = math.sqrt(2) / event.sigma2
         draw = partial(_votes, lambda votes, noise: answers(votes + high, noise))
         answer = events.GNMax(event.sigma2, 1, event.exact, unit=event.unit, adjacency=event.adjacency)
-        found.append(Part(answer, _vote_pairs(_gaps(mu, event.sigma2), draw), gaussian_audit_delta(mu)))
+        pairs = tuple(partial(draw, gap) for gap in _gaps(mu, event.sigma2))
+        found.append(Part(answer, pairs, gaussian_audit_delta(mu)))
     return tuple(found)
 
 
@@ -265,7 +267,3 @@ def _votes(mechanism: Callable[..., NDArray[np.int64]], gap: int, draws: int, se
     votes = np.empty((draws, 2))
     votes[:, 0], votes[:, 1] = gap + 1 - second, 1 + second
     return mechanism(votes, noise)
-
-
-def _vote_pairs(gaps: list[int], draw: Callable[..., Any]) -> tuple[Pair, ...]:
-    return tuple(partial(draw, gap) for gap in gaps)
