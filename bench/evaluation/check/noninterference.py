@@ -39,12 +39,7 @@ from bench.core.progress import SILENT, Progress, Stage
 from bench.core.types import Facts, PrivacyUnit, PublicKind
 from bench.evaluation.check import differences
 from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
-from bench.evaluation.check.check_runs import (
-    MethodPlace,
-    Outcome,
-    Rejected,
-    Trial,
-)
+from bench.evaluation.check.check_runs import MethodPlace, Outcome, Rejected, Trial
 from bench.evaluation.check.confined_runs import Processes
 from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
 from bench.evaluation.check.embedded import constants_of, statistics_in

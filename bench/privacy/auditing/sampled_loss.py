@@ -28,11 +28,7 @@ _STEP = 0.01  # width of the cells on which a tilted density is constant
 
 
 def sampled_shift(
-    rate: float,
-    distance: float,
-    generator: np.random.Generator,
-    tilt: float,
-    present: bool,
+    rate: float, distance: float, generator: np.random.Generator, tilt: float, present: bool
 ) -> tuple[float, float, float]:
     """Return a draw along a sampled record's contribution, its privacy loss and its log weight.
 

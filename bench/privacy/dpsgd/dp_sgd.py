@@ -79,11 +79,7 @@ class NoisySteps:
     """Steps of the method's `optimizer`, which sees only noisy sums of clipped gradients."""
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        clipping: Clipping,
-        run: DPSGDRun,
-        randomness: np.random.Generator,
+        self, optimizer: torch.optim.Optimizer, clipping: Clipping, run: DPSGDRun, randomness: np.random.Generator
     ) -> None:
         self.optimizer, self.clipping, self.randomness = optimizer, clipping, randomness
         self.noise_multiplier, self.expected_batch_size = run.noise_multiplier, run.expected_batch_size

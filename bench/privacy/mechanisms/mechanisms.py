@@ -159,11 +159,7 @@ def sampled_gnmax(
 
 
 def nearest_votes(
-    distances: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    sampled: NDArray[np.bool_],
-    classes: int,
-    neighbours: int,
+    distances: NDArray[np.float64], labels: NDArray[np.int64], sampled: NDArray[np.bool_], classes: int, neighbours: int
 ) -> NDArray[np.float64]:
     """Return the labels' counts (queries, classes) of the nearest `sampled` records; see :func:`sampled_gnmax`."""
     # Keep sampled records nearer than unsampled ones, whose number would otherwise decide whether such a record votes.
