@@ -232,7 +232,6 @@ class SampledGNMax(SampledGaussianEvent):
 
     @property
     def relative_noise(self) -> float:
-        """See :attr:`SampledGaussianEvent.relative_noise`."""
         return self.sigma / math.sqrt(2)
 
     @property
