@@ -199,7 +199,9 @@ def train(
                 continue
             clipping.before_step(gradients, run.loss, steps.parameters, step, _most(steps))
             if step in (first, later):
-                check_examples(gradients, images, labels, run.loss, run.clipping.norm, _pass_size(steps, run))
+                # The number of examples of a full pass over a batch of the expected size.
+                full = steps.pass_size or min(_most(steps), max(PROBED, run.expected_batch_size))
+                check_examples(gradients, images, labels, run.loss, run.clipping.norm, full)
                 steps.check(
                     lambda inputs: _passed(gradients, steps, run, inputs, labels.new_zeros(len(inputs))), images
                 )
@@ -219,18 +221,9 @@ def train(
     return run.event(int(steps.taken))
 
 
-def _pass_size(steps: NoisySteps, run: DPSGDRun) -> int:
-    """Return the number of examples of a full pass over a batch of the expected size."""
-    return steps.pass_size or min(_most(steps), max(PROBED, run.expected_batch_size))
-
-
 def _most(steps: NoisySteps) -> int:
     """Return the maximum number of examples per pass."""
-    return largest_pass(sum(parameter.numel() for parameter in steps.parameters))
-
-
-def largest_pass(numbers: int) -> int:
-    """Return the maximum number of examples in a pass of a net with so many trained `numbers`."""
+    numbers: int = sum(parameter.numel() for parameter in steps.parameters)
     return min(MAX_PHYSICAL_BATCH, max(PROBED, MAX_NUMBERS // numbers))
 
 

@@ -109,10 +109,8 @@ class TopKRandomizedResponse(LabelResponse):
         return self.k
 
     def describe(self) -> str:
-        return (
-            f"randomised response over the top {self.k} of {self.classes} classes, epsilon {self.epsilon:g}, "
-            f"{self.count} times"
-        )
+        likely = f"the top {self.k} of {self.classes} classes"
+        return f"randomised response over {likely}, epsilon {self.epsilon:g}, {self.count} times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,5 @@ class PriorRandomizedResponse(RandomizedResponse):
         return 2
 
     def describe(self) -> str:
-        return (
-            f"randomised response over the likeliest of {self.classes} classes, epsilon {self.epsilon:g}, "
-            f"{self.count} times"
-        )
+        likely = f"the likeliest of {self.classes} classes"
+        return f"randomised response over {likely}, epsilon {self.epsilon:g}, {self.count} times"

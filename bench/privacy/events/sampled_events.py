@@ -208,10 +208,8 @@ class SampledGaussian(SampledGaussianEvent):
     name: ClassVar[str] = "sampled Gaussian noise"
 
     def describe(self) -> str:
-        return (
-            f"sampled Gaussian, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g} x norm, "
-            f"{self.count} sums"
-        )
+        noise = f"noise {self.noise_multiplier:g} x norm"
+        return f"sampled Gaussian, sampling rate {self.sampling_rate:g}, {noise}, {self.count} sums"
 
 
 @dataclass(frozen=True, slots=True)

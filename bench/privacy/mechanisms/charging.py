@@ -55,27 +55,20 @@ def mechanism(*private: str) -> Callable[[F], F]:
             try:
                 bound = signature.bind(self, *args, **options)
             except TypeError as error:
-                raise BenchError(f"ledger.{method.__name__}: {error}. Its arguments are {_usage(signature)}.") from None
+                _, *own = (one.replace(annotation=one.empty) for one in signature.parameters.values())
+                usage = inspect.Signature(own)  # as a call writes it, without types
+                raise BenchError(f"ledger.{method.__name__}: {error}. Its arguments are {usage}.") from None
             bound.apply_defaults()
             _, *given = ((name, plain(value)) for name, value in bound.arguments.items())
-            call = Call(
-                method.__name__,
-                self.unit,
-                {name: value for name, value in given if name in private},
-                {name: value for name, value in given if name not in private},
-            )
+            hidden = {name: value for name, value in given if name in private}
+            shown = {name: value for name, value in given if name not in private}
+            call = Call(method.__name__, self.unit, hidden, shown)
             self._call, self._charged_before = self._executor.begin(call), (len(self._events), len(self._spent))
             return method(self, **self._call.arguments)
 
         return cast("F", called)
 
     return decorate
-
-
-def _usage(signature: inspect.Signature) -> str:
-    """Return the arguments of a mechanism as a call writes them, without types."""
-    own = [one.replace(annotation=one.empty) for name, one in signature.parameters.items() if name != "self"]
-    return str(inspect.Signature(own))
 
 
 def plain(value: Any) -> Any:
