@@ -133,12 +133,8 @@ def student_logits(
 def _depends_on_batch(answers: Callable[[Tensor], Tensor], logits: Tensor) -> bool:
     """Return whether ``answers(rows)``, a few at a time, differ from the `logits` of all rows by more than rounding."""
     few = torch.linspace(len(logits) - 1, 0, min(BESIDE, len(logits))).long()
-    apart = (
-        (torch.cat([answers(rows) for rows in torch.tensor_split(few, 3) if len(rows)]) - logits[few])
-        .abs()
-        .nan_to_num()
-        .max()
-    )
+    again = torch.cat([answers(rows) for rows in torch.tensor_split(few, 3) if len(rows)])
+    apart = (again - logits[few]).abs().nan_to_num().max()
     return bool(apart > APART * max(1.0, float(logits.std().nan_to_num())))
 
 

@@ -253,11 +253,8 @@ def run_once(
             raise
         line = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
         said = taping.difference or f"it fails on other private data with the same answers: {line}"
-        return Outcome(
-            difference=said,
-            moved=_moved(taping, tape, method, clients, absent),
-            outside=_outside(watch, taping, originals),
-        )
+        moved = _moved(taping, tape, method, clients, absent)
+        return Outcome(difference=said, moved=moved, outside=_outside(watch, taping, originals))
     taping.finish(ledger.events)
     with watched(watch):
         try:
