@@ -231,9 +231,8 @@ def dp_sgd(
     assert sigma is not None
     (event,) = make(sigma)
     if drawn is not Sampling.POISSON:
-        facts["epsilon_if_batches_were_poisson"] = accountants.proven(
-            [events.DPSGD(rate, sigma, number)], delta
-        ).epsilon
+        poisson = events.DPSGD(rate, sigma, number)
+        facts["epsilon_if_batches_were_poisson"] = accountants.proven([poisson], delta).epsilon
     if (least := worst_batches.at_least(event, rate, number, delta)) is not None:
         facts["epsilon_at_least"] = least
     return Described([event], facts=facts)
