@@ -235,9 +235,8 @@ class _Run:
             reason += "; the run of another cell failed, so leaks from one cell to the next were not tested: try again"
         reason += self.slow
         if not is_confinable():
-            reason += (
-                "; the kernel cannot confine processes, so files that libraries read outside Python went unnoticed"
-            )
+            said = "the kernel cannot confine processes, so files that libraries read outside Python went unnoticed"
+            reason += f"; {said}"
         size, where = constants_of(self.method)
         reason += f"; its source holds {size} digits and characters of data, most in {where}" if size else ""
         if typed := statistics_in(self.method):
