@@ -158,10 +158,8 @@ class SampledVotes(Comparison):
 
         def laws(distinct: Floats) -> tuple[Floats, Floats]:
             absent, first, second = (log_winners(distinct[:, side], self.sigma, "gaussian") for side in range(3))
-            log_absent = special.log1p(-self.rate) + absent
-            return np.logaddexp(log_absent, math.log(self.rate) + first), np.logaddexp(
-                log_absent, math.log(self.rate) + second
-            )
+            log_absent, log_rate = special.log1p(-self.rate) + absent, math.log(self.rate)
+            return np.logaddexp(log_absent, log_rate + first), np.logaddexp(log_absent, log_rate + second)
 
         def plain(_: np.random.Generator) -> Labels:
             return mechanisms.gnmax(without, self.sigma, noise)

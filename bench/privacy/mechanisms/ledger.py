@@ -73,16 +73,13 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         counts = self._counts(votes, teachers)
         granularity = GRANULARITY if self._executor.exact else None
         event = events.LNMax(gamma, len(counts), secure_granularity=granularity)
-        self._charge(event)
-        return self._release_votes(event, counts, partial(mechanisms.lnmax, counts, gamma))
+        return self._charge_votes(event, counts, partial(mechanisms.lnmax, counts, gamma))
 
     @mechanism("votes")
     def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.gnmax` of `votes`; see :meth:`noisy_max`."""
         counts = self._counts(votes, teachers)
-        event = events.GNMax(sigma, len(counts))
-        self._charge(event)
-        return self._release_votes(event, counts, partial(mechanisms.gnmax, counts, sigma))
+        return self._charge_votes(events.GNMax(sigma, len(counts)), counts, partial(mechanisms.gnmax, counts, sigma))
 
     @mechanism("votes")
     def confident_noisy_max(
@@ -95,9 +92,8 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         counts = self._counts(votes, teachers)
         cap = min(max_answers, len(counts))
         event = events.ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap)
-        self._charge(event)
         release = partial(mechanisms.confident_gnmax, counts, threshold, sigma1, sigma2, cap)
-        return self._release_votes(event, counts, release)
+        return self._charge_votes(event, counts, release)
 
     @mechanism("values")
     def gaussian(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
@@ -316,12 +312,14 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         self._refuse_again()
         return check_votes(votes, teachers)
 
-    def _release_votes(
+    def _charge_votes(
         self,
         event: events.LNMax | events.GNMax | events.ConfidentGNMax,
         counts: NDArray[np.float64],
         release: Callable[[Noise], NDArray[np.int64]],
     ) -> NDArray[np.int64]:
+        """Charge `event`, return the answers, and keep the votes for the data-dependent accountants."""
+        self._charge(event)
         answers = self._ask(release)
         kept = VoteRelease(event, counts.copy(), answers != mechanisms.UNANSWERED)
         kept.votes.flags.writeable = kept.answered.flags.writeable = False  # the caller keeps its own arrays
