@@ -100,6 +100,7 @@ def student_logits(
     Those of private images depend on each image alone, to the bit. With `alone`, raises :class:`BenchError` if an
     answer depends on the images beside it, other than by rounding.
     """
+    private = part == "private"
     if isinstance(student, OnFixedMap):
         student.to(context.device).eval()
         inputs = features_of(images, student.fixed, context, part)
@@ -111,12 +112,10 @@ def student_logits(
             return head(inputs[rows])
 
         with torch.no_grad():
-            pieces = (
-                in_equal_batches(head, inputs, 1000) if part == "private" else map(head, torch.split(inputs, 10_000))
-            )
+            pieces = in_equal_batches(head, inputs, 1000) if private else map(head, torch.split(inputs, 10_000))
             logits = torch.cat(list(pieces))
     else:
-        logits = predict(student, images, device=context.device, by_record=part == "private")
+        logits = predict(student, images, device=context.device, by_record=private)
 
         def answers(rows: Tensor) -> Tensor:
             return predict(student, rows_of(images, rows), device=context.device)
@@ -133,12 +132,8 @@ def student_logits(
 def _depends_on_batch(answers: Callable[[Tensor], Tensor], logits: Tensor) -> bool:
     """Return whether ``answers(rows)``, a few at a time, differ from the `logits` of all rows by more than rounding."""
     few = torch.linspace(len(logits) - 1, 0, min(BESIDE, len(logits))).long()
-    apart = (
-        (torch.cat([answers(rows) for rows in torch.tensor_split(few, 3) if len(rows)]) - logits[few])
-        .abs()
-        .nan_to_num()
-        .max()
-    )
+    again = torch.cat([answers(rows) for rows in torch.tensor_split(few, 3) if len(rows)])
+    apart = (again - logits[few]).abs().nan_to_num().max()
     return bool(apart > APART * max(1.0, float(logits.std().nan_to_num())))
 
 

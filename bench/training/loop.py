@@ -180,12 +180,8 @@ def fit(
             norm.eval()
     batches = Batches(count, settings.batch_size, None if settings.order == "sequential" else generator, least=least)
     held: dict[str, Part] = {
-        "model": model,
-        "optimizer": optimizer,
-        "average": average,
-        "order": generator,
-        "batches": batches,
-    }
+        "model": model, "optimizer": optimizer, "average": average, "order": generator, "batches": batches,
+    }  # fmt: skip
     if settling is not None:
         held["settling"] = settling
     loop = Loop(checkpoint, held, [images, labels, watched], device)

@@ -27,6 +27,7 @@ from bench.models.noise_wrn import MEAN, SIDE, STD, WIDTHS, NoiseWRN
 from bench.models.weight_packages import SCALE, unpacked
 from bench.models.weight_store import read_state
 from bench.storage.files import write_atomic
+from bench.training.divergence import descend
 
 LEARNING_RATE = 0.12 / 256  # per image of a batch
 RIDGE = 0.1  # as for the public covariance of dp-fc
@@ -138,9 +139,7 @@ def pretrain(
         with torch.autocast(device.type, torch.bfloat16):
             vectors = run(views)
         loss = loss_of(*torch.split(vectors, batch))
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        optimizer.step()
+        descend(optimizer, loss)
         losses.append(loss.detach())
         step += 1
         if step % 20 == 0 and device.type == "cuda":

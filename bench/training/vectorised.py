@@ -31,6 +31,7 @@ from bench.core.precision import arithmetic
 from bench.core.seeds import Streams, seeded
 from bench.core.transforms import as_float, moved
 from bench.models.build import build
+from bench.training.divergence import descend
 from bench.training.early_stopping import settling_for
 from bench.training.loop import Batches, FitSettings, dense_weights, make_optimizer
 from bench.training.processes import one_thread
@@ -243,9 +244,7 @@ def train_group(
             loss = loss_of(dict(zip(names, weights, strict=True)), batch, targets[number, index])
             for group in optimizer.param_groups:
                 group["lr"] = settings.rate(step, total)
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
+            descend(optimizer, loss)
             if average and settings.ema is not None:
                 torch._foreach_lerp_(average, weights, 1.0 - min(settings.ema, (1.0 + step) / (10.0 + step)))
             told((step + 1) / total)

@@ -9,7 +9,7 @@ import pytest
 from bench.core.types import Basis, Budget, Facts, TargetAdjacency
 from bench.methods.dpsgd.dp_sgd import DPSGD as DPSGDMethod
 from bench.methods.linear.dp_linear import DPLinear
-from bench.privacy.accounting import accountants, claims
+from bench.privacy.accounting import claims
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.accounting.calibrate import largest_count, smallest_noise
 from bench.privacy.events import conversions
@@ -31,7 +31,7 @@ TRPATE = [
 @pytest.mark.parametrize(("gamma", "queries", "theorem", "optimal", "pld"), TRPATE)
 def test_trpate(gamma: float, queries: int, theorem: float, optimal: float, pld: float) -> None:
     assert claims.trpate(gamma, queries, 1e-5).epsilon == digits(theorem)
-    assert accountants.optimal_composition(2 * gamma, queries, 1e-5) == digits(optimal, 4)
+    assert conversions.optimal_composition(2 * gamma, queries, 1e-5) == digits(optimal, 4)
     found = epsilons("claimed", "trpate", "--gamma", gamma, "--queries", queries)
     assert found["claimed-trpate"][0] == digits(theorem)
     assert found["optimal-composition"][0] == digits(optimal, 4)
@@ -175,4 +175,4 @@ def test_randomised_response(epsilon: float, keep: float) -> None:
 def test_composed_randomised_response(delta: float, epsilon: float) -> None:
     found = epsilons("randomized-response", "--epsilon", 0.1, "--classes", 10, "--count", 1000, "--delta", delta)
     assert found["optimal-composition"][0] == digits(epsilon)
-    assert accountants.optimal_composition(0.1, 1000, delta) == digits(epsilon)
+    assert conversions.optimal_composition(0.1, 1000, delta) == digits(epsilon)

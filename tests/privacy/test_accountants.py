@@ -86,7 +86,7 @@ def worst_case_delta(eps0: float, k: int, epsilon: float) -> float:
 @MANY
 @given(eps0=epsilon0, k=st.integers(1, 60), delta=st.floats(1e-9, 0.3))
 def test_optimal_composition_is_the_root_of_the_sum(eps0: float, k: int, delta: float) -> None:
-    epsilon = accountants.optimal_composition(eps0, k, delta)
+    epsilon = conversions.optimal_composition(eps0, k, delta)
     found = worst_case_delta(eps0, k, epsilon)
     if epsilon == 0:
         assert found <= delta * (1 + 1e-9)
@@ -97,21 +97,21 @@ def test_optimal_composition_is_the_root_of_the_sum(eps0: float, k: int, delta: 
 @MANY
 @given(eps0=epsilon0, k=count, delta=deltas)
 def test_optimal_composition_is_the_least(eps0: float, k: int, delta: float) -> None:
-    optimal = accountants.optimal_composition(eps0, k, delta)
+    optimal = conversions.optimal_composition(eps0, k, delta)
     assert optimal <= k * eps0
     assert optimal <= k * eps0**2 + eps0 * math.sqrt(-2 * k * math.log(delta))
     assert optimal <= k * eps0 * math.expm1(eps0) + eps0 * math.sqrt(-2 * k * math.log(delta)) + 1e-12
-    assert optimal <= accountants.optimal_composition(eps0, k + 1, delta) + 1e-9
-    assert optimal <= accountants.optimal_composition(eps0 * 1.1, k, delta) + 1e-9
-    assert optimal <= accountants.optimal_composition(eps0, k, delta / 2) + 1e-9
+    assert optimal <= conversions.optimal_composition(eps0, k + 1, delta) + 1e-9
+    assert optimal <= conversions.optimal_composition(eps0 * 1.1, k, delta) + 1e-9
+    assert optimal <= conversions.optimal_composition(eps0, k, delta / 2) + 1e-9
 
 
 def test_optimal_composition_is_stable_for_many() -> None:
-    few, many = (accountants.optimal_composition(0.001, k, 1e-5) for k in (99_999, 100_000))
+    few, many = (conversions.optimal_composition(0.001, k, 1e-5) for k in (99_999, 100_000))
     assert 0 < few < many < few * 1.001
     # The sum of so many small losses is nearly Gaussian, with mean count * eps0^2 / 2 and mu = sqrt(count) * eps0.
     assert many == pytest.approx(conversions.exact_gaussian_epsilon(math.sqrt(1e5) * 1e-3, 1e-5), rel=1e-2)
-    assert accountants.optimal_composition(50.0, 100_000, 1e-5) == pytest.approx(5e6, rel=1e-6)
+    assert conversions.optimal_composition(50.0, 100_000, 1e-5) == pytest.approx(5e6, rel=1e-6)
 
 
 @MANY
@@ -212,7 +212,7 @@ def test_secure_noise_costs_what_continuous_noise_does() -> None:
 def test_two_valued_losses_compose_to_the_optimum(eps0: float, k: int, delta: float) -> None:
     interval = losses.grid_interval(losses.pure_spread(eps0, k), eps0)
     found = losses.Composed(losses.pure_pld(eps0, k, interval), losses.rounding(k)).epsilon(delta)
-    optimal = accountants.optimal_composition(eps0, k, delta)
+    optimal = conversions.optimal_composition(eps0, k, delta)
     assert optimal - 1e-9 <= found <= optimal * 1.005 + 1e-3
 
 
@@ -296,7 +296,7 @@ def test_differing_pure_mechanisms() -> None:
     found = rows([RandomizedResponse(0.5, 10, 20), RandomizedResponse(0.1, 10, 100)])
     assert found["basic-composition"] == pytest.approx(20.0)
     assert found["pld"] < found["optimal-composition"] < found["basic-composition"]
-    lower = accountants.optimal_composition(0.5, 20, 1e-5)
+    lower = conversions.optimal_composition(0.5, 20, 1e-5)
     assert found["optimal-composition"] > lower
 
 
@@ -383,8 +383,8 @@ def test_events_go_through_json(event: Event) -> None:
         lambda: account([LNMax(0.1, 1)], 0.0),
         lambda: account([LNMax(0.1, 1)], math.nan),
         lambda: account([], 1.0),
-        lambda: accountants.optimal_composition(0.1, 0, 1e-5),
-        lambda: accountants.optimal_composition(math.nan, 1, 1e-5),
+        lambda: conversions.optimal_composition(0.1, 0, 1e-5),
+        lambda: conversions.optimal_composition(math.nan, 1, 1e-5),
         lambda: claims.trpate(0.05, 0, 1e-5),
         lambda: claims.dgd(0.05, 10, 1e-5, -1.0),
         lambda: claims.dpsd(0.0, 10, 1, 1, 1.0, 1e-5),

@@ -12,13 +12,13 @@ from scipy import special, stats
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Sampling
-from bench.privacy.accounting.accountants import ORDERS, account, exact_gaussian_epsilon, pld, proven
+from bench.privacy.accounting.accountants import ORDERS, account, pld, proven
 from bench.privacy.accounting.worst_batches import at_least
 from bench.privacy.auditing.bounds import refuted_epsilon
 from bench.privacy.dpsgd.sampling import batches
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.batch_events import training_event
-from bench.privacy.events.conversions import gaussian_delta
+from bench.privacy.events.conversions import exact_gaussian_epsilon, gaussian_delta
 from bench.privacy.events.events import DPSGD, AllocatedSteps, FixedBatches, ShuffledEpochs
 
 REPLACE = Adjacency.REPLACE

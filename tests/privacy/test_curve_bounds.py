@@ -15,9 +15,9 @@ from scipy import special, stats
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency
-from bench.privacy.accounting.accountants import exact_gaussian_epsilon
 from bench.privacy.auditing import bounds, curve_bounds, one_run
 from bench.privacy.auditing.curve_bounds import CurveBound, curve_family, many_run_by_curve, one_run_by_curve
+from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.events.events import (
     DPSGD,
     EVENTS,

@@ -15,8 +15,9 @@ pytest.importorskip("opendp")
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.accounting.accountants import exact_gaussian_epsilon, proven
+from bench.privacy.accounting.accountants import proven
 from bench.privacy.dpsgd.exact_normal import BITS
+from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.events.events import SampledGaussian, SampledGNMax
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.executors import Noisy

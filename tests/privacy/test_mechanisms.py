@@ -11,8 +11,9 @@ import pytest
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.accounting.accountants import exact_gaussian_epsilon, proven
+from bench.privacy.accounting.accountants import proven
 from bench.privacy.events import events
+from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.privacy.mechanisms import mechanisms, responses
 from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger

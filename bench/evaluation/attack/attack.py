@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import torch
-
 from bench.core.config import Preset, as_dict
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import Streams
@@ -20,15 +18,13 @@ from bench.evaluation.attack.membership import membership
 from bench.evaluation.attack.release_attack import attack_release
 from bench.evaluation.attack.robustness import robustness
 from bench.evaluation.attack.workplace import AttackOptions, Workplace, configured
-from bench.evaluation.common import attempted, refuse_given
+from bench.evaluation.common import ContextOf, attempted, refuse_given
 from bench.experiments.plan import Cell
-from bench.experiments.run import cache_base
 from bench.interface.attack import Attack, InversionAttack, MembershipAttack, ReleaseAttack, RobustnessAttack
 from bench.interface.registry import ATTACKS
 from bench.results.attack_record import AttackRecord
-from bench.results.provenance import Clock
 from bench.results.record import Record
-from bench.storage.cache import Cache, digest_of
+from bench.storage.cache import digest_of
 from bench.training.context import Context
 
 JUDGED = {"inversion": 5, "membership": 3, "release": 3, "robustness": 1}
@@ -89,26 +85,18 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
 
     Raises :class:`BenchError` only if the record cannot be written.
     """
-    clock = Clock(device=place.resources.device, threads=torch.get_num_threads())
     kind, options, key = ATTACKS.get(name), place.options, planned_key(record, name, place)
     about: dict[str, Any] = {"config": {}}
-    notes: list[str] = []
-    caches: list[Cache] = []
 
-    def work() -> dict[str, Any]:
+    def work(context_of: ContextOf) -> dict[str, Any]:
         cell, attack, reduced = configured(record, name, place)
         about.update(config=as_dict(attack.config), reduced=[*map(str, reduced), *_tiny(kind, options)])
-        caches.append(Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say))
-        context = Context(
-            torch.device(place.resources.device), Streams(options.seed, f"attack/{name}/"), caches[0], place.progress,
-            place.resources.workers, notes.append,
-        )  # fmt: skip
-        parts = _run(record, cell, attack, key, place, context)
+        parts = _run(record, cell, attack, key, place, context_of(cell, Streams(options.seed, f"attack/{name}/")))
         if "reduced" in parts:  # the attack has chosen its own settings
             parts["reduced"] += _tiny(kind, options)
         return parts
 
-    parts = attempted(work, record, key, place.run_dir, place.progress, clock, caches, notes)  # fills `about`
+    parts = attempted(work, record, key, place.run_dir, place.progress, place.resources)  # fills `about`
     result = AttackRecord.model_validate(
         {
             **about,

@@ -170,12 +170,9 @@ def train_committee(
 
 
 def _false_positives(verdict: Judgement, truth: Tensor, classes: int) -> float:
-    shares = []
-    for label in range(classes):
-        others = truth != label
-        if others.any():
-            shares.append(float((verdict.labels[:, others] == label).all(0).double().mean()))
-    return max(shares, default=0.0)
+    others = [(label, truth != label) for label in range(classes)]
+    named = [(verdict.labels[:, other] == label).all(0) for label, other in others if other.any()]
+    return max((float(hits.double().mean()) for hits in named), default=0.0)
 
 
 def _train(

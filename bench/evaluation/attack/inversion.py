@@ -49,15 +49,11 @@ OBSERVED = 100  # largest number of members, and of non-members, with observed a
 
 def check_images(attack: str, facts: Facts) -> None:
     """Raise :class:`BenchError` for sentences and rows of features: these attacks follow gradients to pixels."""
-    if is_features(facts.shape):
-        raise BenchError(
-            f"{attack} reconstructs images, and {facts.dataset} holds rows of features. Use a membership attack."
-        )
+    held = "rows of features" if is_features(facts.shape) else ""
     if is_text(facts.shape):
-        raise BenchError(
-            f"{attack} reconstructs images, and {facts.dataset} holds sentences, through which no gradient "
-            "flows. Use a membership attack."
-        )
+        held = "sentences, through which no gradient flows"
+    if held:
+        raise BenchError(f"{attack} reconstructs images, and {facts.dataset} holds {held}. Use a membership attack.")
 
 
 def inversion(

@@ -70,11 +70,6 @@ def reconstruct(
         return arrays
 
     arrays = context.cache.get("reconstructions", depends, make)
-
-    def tensor(name: str) -> torch.Tensor | None:
-        return torch.from_numpy(arrays[name].copy()) if name in arrays else None
-
-    images, labels = tensor("images"), tensor("labels")
-    assert images is not None
-    assert labels is not None
-    return Reconstructions(images, labels, tensor("reached"), tensor("observed")), int(arrays["queries"][0])
+    found = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    made = Reconstructions(found["images"], found["labels"], found.get("reached"), found.get("observed"))
+    return made, int(found["queries"])

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from bench.core.disclosure import PRIVATE_FIGURES
 from bench.core.errors import BenchError
@@ -31,20 +30,18 @@ from bench.evaluation.audit.informed import informed_attack
 from bench.evaluation.audit.mechanism_audit import audit_events
 from bench.evaluation.audit.options import AuditOptions
 from bench.evaluation.audit.pair_audit import FULL_SHARE, PairPlan, audit_pairs
-from bench.evaluation.common import attempted, refuse_given
+from bench.evaluation.common import ContextOf, attempted, refuse_given
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of, data_named
-from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.privacy.events.base_event import Event, restored
 from bench.privacy.mechanisms.noise import SeededNoise
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
-from bench.results.provenance import Clock
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text
-from bench.storage.cache import Cache, digest_of
+from bench.storage.cache import digest_of
 from bench.training.context import Context
 
 LEAST_SHARE = 0.5
@@ -76,13 +73,10 @@ def audit_student(
 
     `dataset` is the name in `source` of a user's folder. Raises :class:`BenchError` only if the record is not writable.
     """
-    clock = Clock(device=resources.device, threads=torch.get_num_threads())
-    notes: list[str] = []
-    caches: list[Cache] = []
     with contextlib.suppress(BenchError):  # raised again below, because a failure's record also needs a key
         options = options.fitted(record.private_records)
 
-    def audit() -> dict[str, Any]:
+    def audit(context_of: ContextOf) -> dict[str, Any]:
         if record.cell.tuning is not None:
             raise BenchError(
                 "an audit repeats one training, and this student is the best of a random number of them. Audit the "
@@ -91,14 +85,10 @@ def audit_student(
         cell = cell_of(record, source.describe(data_named(record, dataset)))
         refuse_given(cell)
         fitted = options.fitted(cell.facts.private_records)
-        caches.append(Cache(run_dir.cache_path, cache_base(cell), progress.say))
-        context = Context(
-            torch.device(resources.device), Streams(cell.seed), caches[0], progress, resources.workers, notes.append
-        )
-        return _audit(record, cell, fitted, source, context)
+        return _audit(record, cell, fitted, source, context_of(cell, Streams(cell.seed)))
 
     key = _key(record, options)
-    parts = attempted(audit, record, key, run_dir, progress, clock, caches, notes)
+    parts = attempted(audit, record, key, run_dir, progress, resources)
     protects = record.privacy or METHODS.get(record.method)  # an unknown method is also a failure
     by_pairs = options.kind in CHOSEN_SETS
     speaks = by_pairs or speaks_of(protects.unit)

@@ -34,7 +34,7 @@ from bench.models.build import build
 from bench.privacy.accounting.accountants import proven
 from bench.privacy.mechanisms.executors import Call, Noisy
 from bench.privacy.mechanisms.ledger import Ledger
-from bench.privacy.mechanisms.noise import Noise, Silence
+from bench.privacy.mechanisms.noise import Silence
 from bench.storage.cache import Arrays, Cache
 from bench.training.context import Context
 from bench.training.features import student_logits
@@ -102,13 +102,9 @@ def train_shadow_run(
     def make() -> Arrays:
         # Its ensembles do not depend on the cell.
         cache = context.cache.child(sibling=which)  # the artefact name in older run directories
-        salt = new_salt()
-        inner = dataclasses.replace(
-            context, streams=Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/"), cache=cache,
-            cell=cell_token(cell, salt), precision=cell.precision.value,
-        )  # fmt: skip
-        source = Silence(np.random.default_rng()) if noiseless else noise_of(cell, salt)
-        return _pack(*_train(cell, place(material.private, canaries, coins), material, inner, source, noiseless))
+        streams = Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/")
+        inner = dataclasses.replace(context, streams=streams, cache=cache)
+        return _train(cell, place(material.private, canaries, coins), material, inner, noiseless=noiseless)
 
     arrays = context.cache.get("sibling", depends, make)
     return _unpack(index, coins, arrays)
@@ -128,23 +124,22 @@ def train_shadow_student(
     }  # fmt: skip
 
     def make() -> Arrays:
-        salt = new_salt()
         cache = context.cache.child(shadow=[seed, index])  # teachers of its own
-        inner = dataclasses.replace(
-            context, streams=Streams(cell.seed, f"shadow-{seed}-{index}/"), cache=cache, cell=cell_token(cell, salt),
-            precision=cell.precision.value,
-        )  # fmt: skip
-        return _pack(*_train(cell, material.private, material, inner, noise_of(cell, salt), noiseless=False))
+        streams = Streams(cell.seed, f"shadow-{seed}-{index}/")
+        return _train(cell, material.private, material, dataclasses.replace(context, streams=streams, cache=cache))
 
     made = _unpack(index, np.zeros(0, dtype=np.bool_), context.cache.get("shadow-student", depends, make))
     return made.released, made.accuracy
 
 
 def _train(
-    cell: Cell, private: PrivateData, material: Materialised, context: Context, noise: Noise, noiseless: bool
-) -> tuple[Released, float, float]:
-    method = METHODS.get(cell.method)
-    ledger = Ledger(method.unit, method.adjacency, (Noiseless if noiseless else Noisy)(noise))
+    cell: Cell, private: PrivateData, material: Materialised, context: Context, *, noiseless: bool = False
+) -> Arrays:
+    """Return a release as arrays: everything that an attacker has except a generator's weights."""
+    salt, method = new_salt(), METHODS.get(cell.method)
+    context = dataclasses.replace(context, cell=cell_token(cell, salt), precision=cell.precision.value)
+    executor = Noiseless(Silence(np.random.default_rng())) if noiseless else Noisy(noise_of(cell, salt))
+    ledger = Ledger(method.unit, method.adjacency, executor)
     context.streams.seed_globals()
     released = method(cell.config, private.facts).train_checked(private, material.public, ledger, context)
     released.student.eval()
@@ -154,11 +149,7 @@ def _train(
         level = ledger.record_level(cell.delta) if method.unit is PrivacyUnit.QUERY_LABEL else None
         cost = (level or proven(ledger.events, cell.delta)).epsilon
     logits = student_logits(released.student, material.test_images, context, "test")
-    return released, cost, float((logits.argmax(1) == material.test_labels).double().mean())
-
-
-def _pack(released: Released, cost: float, good: float) -> Arrays:
-    """Return a release as arrays: everything that an attacker has except a generator's weights."""
+    good = float((logits.argmax(1) == material.test_labels).double().mean())
     about = json.dumps(
         {"student": released.student_name, "options": released.student_options, "proven": cost, "accuracy": good}
     )

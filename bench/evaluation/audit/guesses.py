@@ -57,11 +57,9 @@ def check_power(
             f"{needed} guesses, all correct, would suffice."
         )
     more = _canaries_needed(canaries, epsilon, delta, confidence, group)
-    would = (
-        f"At least {more} canaries, all guessed correctly, would suffice."
-        if more
-        else "No number of canaries suffices at this delta: ask for a smaller epsilon, or audit at a smaller delta."
-    )
+    would = "No number of canaries suffices at this delta: ask for a smaller epsilon, or audit at a smaller delta."
+    if more:
+        would = f"At least {more} canaries, all guessed correctly, would suffice."
     raise BenchError(f"{what}: even {canaries} correct guesses do not suffice. {would}")
 
 

@@ -65,11 +65,8 @@ class Transcript:
         if training is not None:
             both = [len(training.distances), *training.distances, *training.displaced]
             steps = np.array([training.rate, training.present, *both])
-        return {
-            "numbers": np.array([self.loss, self.log_weight, self.calls, *exact]),
-            "difference": text,
-            "training": steps,
-        }
+        numbers = np.array([self.loss, self.log_weight, self.calls, *exact])
+        return {"numbers": numbers, "difference": text, "training": steps}
 
     @classmethod
     def from_arrays(cls, kept: dict[str, NDArray[Any]]) -> Transcript:

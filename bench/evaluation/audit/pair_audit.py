@@ -37,7 +37,7 @@ from bench.evaluation.audit.pairs import WorstPair, worst_pairs
 from bench.evaluation.audit.release_score import Channels, Score, best_score
 from bench.evaluation.check.check_runs import MethodPlace
 from bench.interface.method import Method
-from bench.privacy.auditing.bounds import ManyRunBound, many_run_epsilon
+from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.auditing.curve_bounds import many_run_by_curve
 from bench.privacy.auditing.loss_bound import best_tilt, refuted_by_losses
 from bench.privacy.auditing.sampled_loss import shift_log_moment
@@ -311,7 +311,8 @@ def _transcripts(bench: _Bench, calls: Sequence[tuple[WorstPair, bool, int, floa
 def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
     plan = bench.plan
     confidence = corrected(plan.confidence, INSTRUMENTS * LOOKS)
-    first_look = next((n for n in range(8, RELEASES) if _cap(n, plan.delta, confidence) > plan.target + MARGIN), None)
+    caps = ((n, many_run_epsilon(0, n, 0, n, plan.delta, confidence).cap) for n in range(8, RELEASES))
+    first_look = next((n for n, cap in caps if cap > plan.target + MARGIN), None)
     tried = {pair.name: _releases(bench, pair, range(TRIED)) for pair in _small(pairs)}
     whole = [pair for pair in _small(pairs) if min(map(len, tried[pair.name])) >= 4]
     if not whole:
@@ -328,17 +329,16 @@ def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
     for side, values in _counted(bench, pair, score):
         counts[side] += int(values >= threshold), 1
         looks = counts[:, 1].min() == counts[side, 1] == first_look
-        if looks and _bound(counts, plan.delta, confidence).epsilon > plan.target:
+        if looks and many_run_epsilon(*_errors(counts), plan.delta, confidence).epsilon > plan.target:
             break
     if not counts[:, 1].all():
         return None
-    last = _bound(counts, plan.delta, confidence)
-    (above, firsts), (hits, seconds) = counts.tolist()
-    errors = (above, firsts, seconds - hits, seconds)
+    errors = _errors(counts)
+    last = many_run_epsilon(*errors, plan.delta, confidence)
     by_curve = many_run_by_curve(plan.events, *errors, plan.delta, confidence)
     return PairBound(
         instrument=Instrument.RELEASE, pair=pair.name, seen=score.channel, tests=INSTRUMENTS * LOOKS,
-        runs=(firsts, seconds), epsilon=last.epsilon,
+        runs=(errors[1], errors[3]), epsilon=last.epsilon,
         cap=last.cap, curve=None if by_curve is None else by_curve.epsilon,
         curve_of="" if by_curve is None else by_curve.family, errors=errors,
         power=_power(bench, pair) if plan.power and last.epsilon <= plan.target else None,
@@ -350,13 +350,10 @@ def _small(pairs: Sequence[WorstPair]) -> Sequence[WorstPair]:
     return [pair for pair in pairs if pair.facts.private_records <= FEW] or pairs[:1]
 
 
-def _cap(runs: int, delta: float, confidence: float) -> float:
-    return many_run_epsilon(0, runs, 0, runs, delta, confidence).cap
-
-
-def _bound(counts: NDArray[np.int64], delta: float, confidence: float) -> ManyRunBound:
+def _errors(counts: NDArray[np.int64]) -> tuple[int, int, int, int]:
+    """Return the errors by which :func:`many_run_epsilon` counts, from each set's runs above the threshold and all."""
     (above, firsts), (hits, seconds) = counts.tolist()
-    return many_run_epsilon(above, firsts, seconds - hits, seconds, delta, confidence)
+    return above, firsts, seconds - hits, seconds
 
 
 def _power(bench: _Bench, pair: WorstPair) -> float | None:
@@ -369,7 +366,8 @@ def _power(bench: _Bench, pair: WorstPair) -> float | None:
     score = best_score(*(side[:learn] for side in runs))
     values = [score(side[learn:]) for side in runs]
     counts = np.array([[int((side >= 0).sum()), len(side)] for side in values])
-    return _bound(counts, bench.plan.delta, corrected(bench.plan.confidence, INSTRUMENTS * LOOKS)).epsilon
+    confidence = corrected(bench.plan.confidence, INSTRUMENTS * LOOKS)
+    return many_run_epsilon(*_errors(counts), bench.plan.delta, confidence).epsilon
 
 
 def _releases(

@@ -110,7 +110,7 @@ def best_score(first: Sequence[Channels], second: Sequence[Channels]) -> Score:
 
 
 def _score(name: str, first: Sequence[Channels], second: Sequence[Channels]) -> Score:
-    rows = np.concatenate([_rows(first, name), _rows(second, name)])
+    rows = np.stack([run[name] for run in (*first, *second)]).astype(np.float64)
     sides = np.repeat([0, 1], [len(first), len(second)])
     held = np.zeros(len(rows))
     fold = np.concatenate([np.arange(len(first)), np.arange(len(second))]) % min(FOLDS, len(first), len(second))
@@ -145,7 +145,3 @@ def _direction(rows: NDArray[np.float64], sides: NDArray[np.int64]) -> tuple[NDA
         length = np.abs(direction).max()
         weights[varies] = direction / length if np.isfinite(length) and length > 0 else 0.0
     return means.mean(axis=0), weights
-
-
-def _rows(runs: Sequence[Channels], name: str) -> NDArray[np.float64]:
-    return np.stack([run[name] for run in runs]).astype(np.float64)

@@ -15,24 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.core.types import Adjacency
+from bench.privacy.events import events
 from bench.privacy.events.base_event import Event
 from bench.privacy.events.conversions import exact_gaussian_epsilon, gaussian_delta
-from bench.privacy.events.events import (
-    BandedSums,
-    ConfidentGNMax,
-    Exponential,
-    Gaussian,
-    GNMax,
-    Laplace,
-    LNMax,
-    PermuteAndFlip,
-    PriorRandomizedResponse,
-    RandomizedResponse,
-    SampledGaussian,
-    SampledGNMax,
-    TopKRandomizedResponse,
-    TreeSums,
-)
 from bench.privacy.events.gaussian_events import square_root
 from bench.privacy.mechanisms import mechanisms, responses
 from bench.privacy.mechanisms.noise import Law, Noise
@@ -57,9 +42,9 @@ def once(event: Event) -> Event:
     """Return `event` for a single run on a single query or label."""
     fields = {"queries": 1, "count": 1, "answers": 1, "steps": 1}
     changes = {name: value for name, value in fields.items() if hasattr(event, name)}
-    if isinstance(event, (TreeSums, BandedSums)):
+    if isinstance(event, (events.TreeSums, events.BandedSums)):
         changes["steps"] = min(event.steps, FEW_STEPS)
-    if isinstance(event, ConfidentGNMax):
+    if isinstance(event, events.ConfidentGNMax):
         changes["max_answers"] = min(event.max_answers, 1)
     return replace(event, **changes) if changes else event  # type: ignore[arg-type]
 
@@ -71,20 +56,21 @@ def parts_of(event: Event) -> tuple[Part, ...]:
     return () if builder is None else builder(single)
 
 
-def _lnmax(event: LNMax) -> tuple[Part, ...]:
+def _lnmax(event: events.LNMax) -> tuple[Part, ...]:
     # One moved vote changes the loser's probability by up to e^(2 gamma), most at large gaps, where losers rarely win.
     gaps = sorted({round(scale / event.gamma) for scale in (0, 0.5, 1, 2, 3, 4)})
     draw = partial(_votes, lambda votes, noise: mechanisms.lnmax(votes, event.gamma, noise))
-    return (Part(event, _vote_pairs(gaps, draw), 0.0),)
+    return (Part(event, tuple(partial(draw, gap) for gap in gaps), 0.0),)
 
 
-def _gnmax(event: GNMax) -> tuple[Part, ...]:
+def _gnmax(event: events.GNMax) -> tuple[Part, ...]:
     draw = partial(_votes, lambda votes, noise: mechanisms.gnmax(votes, event.sigma, noise))
     mu = math.sqrt(2) / event.sigma
-    return (Part(event, _vote_pairs(_gaps(mu, event.sigma), draw), gaussian_audit_delta(mu)),)
+    pairs = tuple(partial(draw, gap) for gap in _gaps(mu, event.sigma))
+    return (Part(event, pairs, gaussian_audit_delta(mu)),)
 
 
-def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
+def _confident(event: events.ConfidentGNMax) -> tuple[Part, ...]:
     mu = 1 / event.sigma1
     # Far enough above the threshold that every query is answered.
     high = math.ceil(max(event.threshold, 0.0) + 40 * event.sigma1)
@@ -104,12 +90,13 @@ def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
     if event.max_answers:
         mu = math.sqrt(2) / event.sigma2
         draw = partial(_votes, lambda votes, noise: answers(votes + high, noise))
-        answer = GNMax(event.sigma2, 1, event.exact, unit=event.unit, adjacency=event.adjacency)
-        found.append(Part(answer, _vote_pairs(_gaps(mu, event.sigma2), draw), gaussian_audit_delta(mu)))
+        answer = events.GNMax(event.sigma2, 1, event.exact, unit=event.unit, adjacency=event.adjacency)
+        pairs = tuple(partial(draw, gap) for gap in _gaps(mu, event.sigma2))
+        found.append(Part(answer, pairs, gaussian_audit_delta(mu)))
     return tuple(found)
 
 
-def _vector(event: Gaussian) -> tuple[Part, ...]:
+def _vector(event: events.Gaussian) -> tuple[Part, ...]:
     # Four entries of 1/2 have L2 norm 1 and fit the secure grid; the shift moves only their sum over 2.
     def release(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
         values = np.full((draws, 4), 0.5 * second)
@@ -133,7 +120,7 @@ def _difference(
     return released[:, 0] - released[:, 1]
 
 
-def _laplace(event: Laplace) -> tuple[Part, ...]:
+def _laplace(event: events.Laplace) -> tuple[Part, ...]:
     def one_entry(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
         return mechanisms.laplace(_first_entry(draws, second), 1.0, event.noise_multiplier, noise)[:, 0]
 
@@ -141,7 +128,7 @@ def _laplace(event: Laplace) -> tuple[Part, ...]:
     return (Part(event, (one_entry, difference), 0.0),)
 
 
-def _sampled_votes(event: SampledGNMax) -> tuple[Part, ...]:
+def _sampled_votes(event: events.SampledGNMax) -> tuple[Part, ...]:
     # At rate 1 these gaps reveal most about a sampled vote; lower rates, with fewer votes sampled, need larger gaps.
     mu = math.sqrt(2) / event.sigma
     gaps = sorted({max(1, round(cut * math.sqrt(2) * event.sigma)) for cut in (*_cuts(mu), 1.5 * mu, 2 * mu)})
@@ -159,7 +146,7 @@ def _sampled_votes(event: SampledGNMax) -> tuple[Part, ...]:
     return (Part(event, tuple(partial(draw, gap) for gap in gaps), sampled_audit_delta(event)),)
 
 
-def _sampled_sum(event: SampledGaussian) -> tuple[Part, ...]:
+def _sampled_sum(event: events.SampledGaussian) -> tuple[Part, ...]:
     # Four entries of 1/2 have L2 norm 1, the largest; the other input is the opposite record, or none.
     other = -0.5 if event.adjacency is Adjacency.REPLACE else 0.0
 
@@ -171,7 +158,7 @@ def _sampled_sum(event: SampledGaussian) -> tuple[Part, ...]:
     return (Part(event, (draw,), sampled_audit_delta(event)),)
 
 
-def _response(event: RandomizedResponse) -> tuple[Part, ...]:
+def _response(event: events.RandomizedResponse) -> tuple[Part, ...]:
     def answer(draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
         labels = np.full(draws, event.classes - 1 if second else 0, dtype=np.int64)
         return responses.randomized_response(labels, event.epsilon, event.classes, noise)
@@ -179,7 +166,7 @@ def _response(event: RandomizedResponse) -> tuple[Part, ...]:
     return (Part(event, (answer,), 0.0),)
 
 
-def _top_k(event: TopKRandomizedResponse) -> tuple[Part, ...]:
+def _top_k(event: events.TopKRandomizedResponse) -> tuple[Part, ...]:
     def answer(first: int, other: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
         labels = np.full(draws, other if second else first, dtype=np.int64)
         candidates = np.broadcast_to(np.arange(event.k), (draws, event.k))
@@ -191,7 +178,7 @@ def _top_k(event: TopKRandomizedResponse) -> tuple[Part, ...]:
     return (Part(event, tuple(pairs), 0.0),)
 
 
-def _likely(event: PriorRandomizedResponse) -> tuple[Part, ...]:
+def _likely(event: events.PriorRandomizedResponse) -> tuple[Part, ...]:
     def answer(other: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
         labels = np.full(draws, other if second else 0, dtype=np.int64)
         prior = np.broadcast_to(np.append([0.5, 0.5], np.zeros(event.classes - 2)), (draws, event.classes))
@@ -203,9 +190,9 @@ def _likely(event: PriorRandomizedResponse) -> tuple[Part, ...]:
     return (Part(event, tuple(pairs), 0.0),)
 
 
-def _choice(event: Exponential | PermuteAndFlip) -> tuple[Part, ...]:
+def _choice(event: events.Exponential | events.PermuteAndFlip) -> tuple[Part, ...]:
     # In scales of the noise, one unit moves a lead by epsilon. A rare win of the loser reveals most.
-    law: Law = "gumbel" if isinstance(event, Exponential) else "exponential"
+    law: Law = "gumbel" if isinstance(event, events.Exponential) else "exponential"
 
     def choose(lead: float, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
         scores = np.tile([lead - event.epsilon * second, 0.0], (draws, 1))
@@ -215,13 +202,13 @@ def _choice(event: Exponential | PermuteAndFlip) -> tuple[Part, ...]:
     return (Part(event, tuple(partial(choose, float(lead)) for lead in leads), 0.0),)
 
 
-def _sums(event: TreeSums | BandedSums) -> tuple[Part, ...]:
+def _sums(event: events.TreeSums | events.BandedSums) -> tuple[Part, ...]:
     # The unit is in the first step and in every step that the separation allows.
-    separation = event.separation if isinstance(event, BandedSums) else event.steps
+    separation = event.separation if isinstance(event, events.BandedSums) else event.steps
     present = np.arange(event.steps) % separation == 0
 
     def stream() -> Stream:
-        return BinaryTree() if isinstance(event, TreeSums) else Banded(square_root(event.bands))
+        return BinaryTree() if isinstance(event, events.TreeSums) else Banded(square_root(event.bands))
 
     shown = stream()
     moved = np.concatenate([shown.released(np.array([float(there)])) for there in present])
@@ -238,20 +225,20 @@ def _sums(event: TreeSums | BandedSums) -> tuple[Part, ...]:
 
 
 _BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
-    LNMax: _lnmax,
-    GNMax: _gnmax,
-    ConfidentGNMax: _confident,
-    Gaussian: _vector,
-    Laplace: _laplace,
-    SampledGNMax: _sampled_votes,
-    SampledGaussian: _sampled_sum,
-    RandomizedResponse: _response,
-    TopKRandomizedResponse: _top_k,
-    PriorRandomizedResponse: _likely,
-    TreeSums: _sums,
-    BandedSums: _sums,
-    Exponential: _choice,
-    PermuteAndFlip: _choice,
+    events.LNMax: _lnmax,
+    events.GNMax: _gnmax,
+    events.ConfidentGNMax: _confident,
+    events.Gaussian: _vector,
+    events.Laplace: _laplace,
+    events.SampledGNMax: _sampled_votes,
+    events.SampledGaussian: _sampled_sum,
+    events.RandomizedResponse: _response,
+    events.TopKRandomizedResponse: _top_k,
+    events.PriorRandomizedResponse: _likely,
+    events.TreeSums: _sums,
+    events.BandedSums: _sums,
+    events.Exponential: _choice,
+    events.PermuteAndFlip: _choice,
 }
 
 
@@ -260,7 +247,7 @@ def gaussian_audit_delta(mu: float) -> float:
     return min(GAUSSIAN_DELTA, gaussian_delta(mu, 0.0) / 2)
 
 
-def sampled_audit_delta(event: SampledGNMax | SampledGaussian) -> float:
+def sampled_audit_delta(event: events.SampledGNMax | events.SampledGaussian) -> float:
     """Return :func:`gaussian_audit_delta` of the noise on a sampled record, times the sampling rate."""
     return event.sampling_rate * gaussian_audit_delta(1 / event.relative_noise)
 
@@ -280,7 +267,3 @@ def _votes(mechanism: Callable[..., NDArray[np.int64]], gap: int, draws: int, se
     votes = np.empty((draws, 2))
     votes[:, 0], votes[:, 1] = gap + 1 - second, 1 + second
     return mechanism(votes, noise)
-
-
-def _vote_pairs(gaps: list[int], draw: Callable[..., Any]) -> tuple[Pair, ...]:
-    return tuple(partial(draw, gap) for gap in gaps)

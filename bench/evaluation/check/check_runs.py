@@ -25,15 +25,8 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, PrivateData, PublicData
 from bench.data.splits import Materialised
-from bench.evaluation.check.check_data import (
-    Few,
-    Variant,
-    absent_place,
-    clients_replaced,
-    generated,
-    renamed_source,
-    variant_of,
-)  # fmt: skip
+from bench.evaluation.check import check_data
+from bench.evaluation.check.check_data import Few, Variant
 from bench.evaluation.check.fingerprint import fingerprint
 from bench.evaluation.check.opened import Watch, denied, temporary_files_in, watched
 from bench.evaluation.check.released_parts import digest_of, released_parts
@@ -106,7 +99,7 @@ class Trial:
     def material(self) -> Materialised:
         """Return the data, read or generated afresh, so that a method's writes do not reach the next run."""
         if not self.dataset:
-            return generated(self.facts, self.seed, labelled=self.labelled)
+            return check_data.generated(self.facts, self.seed, labelled=self.labelled)
         return data_source.material(self.dataset, anew=True)
 
 
@@ -217,11 +210,11 @@ def run_once(
     """Return the outcome of one run, with its calls if there is no `tape` or `keep` is set."""
     material = trial.material()
     seed = trial.seed if trial.sets is None else trial.sets
-    private = variant_of(material.private, which, method.unit, method.adjacency, seed)
-    absent = absent_place(which, len(material.private), method.unit, method.adjacency, seed)
+    private = check_data.variant_of(material.private, which, method.unit, method.adjacency, seed)
+    absent = check_data.absent_place(which, len(material.private), method.unit, method.adjacency, seed)
     public = material.public
-    if which == "renamed":
-        public = renamed_source(public, trial.facts.classes, trial.seed) if tape is None else public
+    if which == "renamed" and tape is None:
+        public = check_data.renamed_source(public, trial.facts.classes, trial.seed)
     streams, notes = Streams(trial.seed), []  # type: ignore[var-annotated]
     row, base = trial.row, {"dataset": trial.facts.dataset, "split": str(trial.facts)}
     cache = Cache(folder / "cache", base if row is None else row.cache_base)
@@ -260,11 +253,8 @@ def run_once(
             raise
         line = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
         said = taping.difference or f"it fails on other private data with the same answers: {line}"
-        return Outcome(
-            difference=said,
-            moved=_moved(taping, tape, method, clients, absent),
-            outside=_outside(watch, taping, originals),
-        )
+        moved = _moved(taping, tape, method, clients, absent)
+        return Outcome(difference=said, moved=moved, outside=_outside(watch, taping, originals))
     taping.finish(ledger.events)
     with watched(watch):
         try:
@@ -302,7 +292,7 @@ def _clients_replaced(
         clients = method.clients(private, context)
     except NotImplementedError as error:
         raise Rejected(str(error)) from None
-    other, number = clients_replaced(private, clients, seed, half=half)
+    other, number = check_data.clients_replaced(private, clients, seed, half=half)
     if not np.array_equal(np.sort(np.concatenate(clients)), np.arange(len(private))):
         raise Rejected("its clients share records or leave some out, so changing one client's data changes others'")
     for before, after in zip(clients, method.clients(other, context), strict=True):

@@ -57,25 +57,16 @@ class Processes:
         if not isinstance(method, MethodPlace):
             return work(*parts)
         readable = [*self._readable, *sources_of(method.load()), *map(Path, module_files())]
-        with (
-            tempfile.TemporaryDirectory(prefix="runs-") as place,
-            ProcessPoolExecutor(
-                1,
-                self._context,
-                initializer=_begin,
-                initargs=(
-                    readable,
-                    [*self._writable, Path(place)],
-                    place,
-                    dict(os.environ),
-                    next((part.dataset for part in parts if isinstance(part, Trial)), ""),
-                ),
-            ) as pool,
-        ):
-            try:
-                return cast("T", unpickled(pool.submit(answered, self._patience, pickled(work, *parts)).result()))
-            except BrokenProcessPool as error:
-                raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error
+        dataset = next((part.dataset for part in parts if isinstance(part, Trial)), "")
+        with tempfile.TemporaryDirectory(prefix="runs-") as place:
+            given = readable, [*self._writable, Path(place)], place, dict(os.environ), dataset
+            with ProcessPoolExecutor(1, self._context, initializer=_begin, initargs=given) as pool:
+                try:
+                    return cast("T", unpickled(pool.submit(answered, self._patience, pickled(work, *parts)).result()))
+                except BrokenProcessPool as error:
+                    raise BenchError(
+                        "the process of a checked run died: it ran out of memory or was killed."
+                    ) from error
 
 
 def _begin(

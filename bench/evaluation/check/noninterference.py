@@ -37,24 +37,10 @@ from bench.core.confinement import is_confinable
 from bench.core.errors import BenchError
 from bench.core.progress import SILENT, Progress, Stage
 from bench.core.types import Facts, PrivacyUnit, PublicKind
+from bench.evaluation.check import differences
 from bench.evaluation.check.check_data import CHECK_FACTS, Few, Variant
-from bench.evaluation.check.check_runs import (
-    MethodPlace,
-    Outcome,
-    Rejected,
-    Trial,
-)
+from bench.evaluation.check.check_runs import MethodPlace, Outcome, Rejected, Trial
 from bench.evaluation.check.confined_runs import Processes
-from bench.evaluation.check.differences import (
-    FAR,
-    bounded,
-    by_itself,
-    difference,
-    near,
-    near_sets,
-    replayed,
-    same_again,
-)
 from bench.evaluation.check.embedded import MOST as MOST_EMBEDDED
 from bench.evaluation.check.embedded import constants_of, statistics_in
 from bench.evaluation.check.processes import TooLong
@@ -201,11 +187,12 @@ class _Run:
         costs_covered(first, Draw.of(seed).budget.delta)
         if first.before is not None:
             costs_fixed(first.charged, first.before, Draw.of(seed).budget.delta)
-        same_again(first, again)
-        runs = self.processes.run(trial, FAR + near_sets(self.method), first.calls, self.seconds)
-        if difference(first, runs[0]):
-            by_itself(first, self.processes.run(trial, ["given"], first.calls)[0])
-        replayed(first, runs)
+        differences.same_again(first, again)
+        sets = differences.FAR + differences.near_sets(self.method)
+        runs = self.processes.run(trial, sets, first.calls, self.seconds)
+        if differences.difference(first, runs[0]):
+            differences.by_itself(first, self.processes.run(trial, ["given"], first.calls)[0])
+        differences.replayed(first, runs)
         self.stage.advance()
         self._walk_far(trial, first)
         self.stage.advance()
@@ -221,7 +208,7 @@ class _Run:
             self.slow = f"; a run of its preset {preset.value} takes more than {patience:g} s: check it by its name"
             return
         self._note(first, preset, seed)
-        replayed(first, self.processes.run(trial, FAR, first.calls, self.seconds))
+        differences.replayed(first, self.processes.run(trial, differences.FAR, first.calls, self.seconds))
         if patience is None:
             self._walk_far(trial, first)
         self.stage.advance()
@@ -248,9 +235,8 @@ class _Run:
             reason += "; the run of another cell failed, so leaks from one cell to the next were not tested: try again"
         reason += self.slow
         if not is_confinable():
-            reason += (
-                "; the kernel cannot confine processes, so files that libraries read outside Python went unnoticed"
-            )
+            said = "the kernel cannot confine processes, so files that libraries read outside Python went unnoticed"
+            reason += f"; {said}"
         size, where = constants_of(self.method)
         reason += f"; its source holds {size} digits and characters of data, most in {where}" if size else ""
         if typed := statistics_in(self.method):
@@ -266,7 +252,7 @@ class _Run:
     def _walk_far(self, trial: Trial, first: Outcome) -> None:
         if first.watched and self.seconds and self.method.unit in WALKED:
             found, whole = self.processes.apart(self.place, searched, trial, first, WALK * self.seconds)
-            bounded(found)
+            differences.bounded(found)
             self.hurried = self.hurried or not whole
 
     def _check_few_records(self, trial: Trial) -> None:
@@ -345,7 +331,7 @@ def check_few(trial: Trial, processes: Processes) -> None:
     sets: list[Variant] = [Few(records, neighbour=True, alone=alone) for alone in (False, True)[:times]]
     for run in processes.run(trial, sets, first.calls):
         if not first.bypasses:
-            near(first, run)
+            differences.near(first, run)
 
 
 def _renamed(trial: Trial, processes: Processes) -> None:

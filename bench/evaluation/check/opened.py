@@ -34,27 +34,15 @@ FOLDERS = (
 )  # fmt: skip
 """Events on a path whose name, size, time or attributes could carry information from one run to another."""
 REACHES = ("socket.connect", "socket.sendto", "socket.bind", "sqlite3.connect", "urllib.Request")
+_CTYPES = "dlopen", "dlsym", "dlsym/handle", "call_function", "cdata", "string_at", "PyObj_FromPtr"
+_TRACES = "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"
+_SEARCHES = "gc.get_objects", "gc.get_referrers", "gc.get_referents"
 LOOKS = {
     "sys._getframe": "reads the frames of its callers",
     "sys._current_frames": "reads the frames of all threads",
-    "sys.settrace": "traces what is called",
-    "sys.setprofile": "traces what is called",
-    "sys.monitoring.register_callback": "traces what is called",
-    **dict.fromkeys(
-        (
-            "ctypes.dlopen",
-            "ctypes.dlsym",
-            "ctypes.dlsym/handle",
-            "ctypes.call_function",
-            "ctypes.cdata",
-            "ctypes.string_at",
-            "ctypes.PyObj_FromPtr",
-        ),
-        "reaches into its process by ctypes",
-    ),
-    "gc.get_objects": "searches all objects of its process",
-    "gc.get_referrers": "searches all objects of its process",
-    "gc.get_referents": "searches all objects of its process",
+    **dict.fromkeys(_TRACES, "traces what is called"),
+    **dict.fromkeys((f"ctypes.{name}" for name in _CTYPES), "reaches into its process by ctypes"),
+    **dict.fromkeys(_SEARCHES, "searches all objects of its process"),
 }
 """Events that honest libraries also raise, so that only the method's own calls count."""
 MACHINERY = ("importlib.", "_frozen_importlib", "traceback", "warnings")

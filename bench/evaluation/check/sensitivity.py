@@ -68,12 +68,8 @@ class Given:
         if self.norm != "records" or self.values.ndim < 2 or self.values.nbytes < PACKED:
             return self
         counted = self._counted() + 0.0  # -0.0 equals 0.0
-        digests = [
-            int.from_bytes(
-                hashlib.blake2b(np.ascontiguousarray(counted[:, row]).tobytes(), digest_size=6).digest(), "big"
-            )
-            for row in range(counted.shape[1])
-        ]
+        rows = (np.ascontiguousarray(counted[:, row]).tobytes() for row in range(counted.shape[1]))
+        digests = [int.from_bytes(hashlib.blake2b(row, digest_size=6).digest(), "big") for row in rows]
         return dataclasses.replace(self, values=np.array(digests, dtype=np.float64)[None])
 
     def without(self, record: int) -> Given:

@@ -168,11 +168,14 @@ class Recording(Executor):
     def answer(self, call: Call, release: Callable[[Noise], A]) -> A:
         """Return the mechanism's answer, and record it with the mechanism's input."""
         with self._around():
+            self._answering = True
             try:
-                answer, answers = self._mechanism(release), self._steps
-            finally:  # a method may keep its optimiser, which is then compared at the next call
-                while self._hooks:
+                answer, answers = release(self._noise), self._steps
+            finally:
+                self._answering = False
+                while self._hooks:  # a method may keep its optimiser, which is then compared at the next call
                     self._hooks.pop().remove()
+                self._source = _state_of(self._noise)
             if isinstance(answer, np.ndarray):
                 answers.append(answer.copy())
             if call.name == "dp_sgd" and self._asked is not None:  # net and loss may have changed during training
@@ -210,14 +213,6 @@ class Recording(Executor):
         """Note whether the run's `events` are those that were charged."""
         if [canonical_json(event.as_dict()) for event in events] != self._charges:
             self.changed = "its code changes what the ledger has charged"
-
-    def _mechanism(self, release: Callable[[Noise], A]) -> A:
-        self._answering = True
-        try:
-            return release(self._noise)
-        finally:
-            self._answering = False
-            self._source = _state_of(self._noise)
 
     def _check_noise(self) -> None:
         """Note whether the noise is as the last call left it: by replacing or resetting it, a method would know it."""

@@ -15,14 +15,7 @@ from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.types import Basis, Budget, Facts
 from bench.evaluation.check.check_data import Variant
-from bench.evaluation.check.check_runs import (
-    MethodPlace,
-    Outcome,
-    Rejected,
-    Trial,
-    loaded,
-    refuse_outside,
-)
+from bench.evaluation.check.check_runs import MethodPlace, Outcome, Rejected, Trial, loaded, refuse_outside
 from bench.evaluation.check.confined_runs import Processes
 from bench.evaluation.check.embedded import MOST_SET, settings_size
 from bench.evaluation.check.opened import Watch, watched

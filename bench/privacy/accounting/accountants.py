@@ -12,29 +12,9 @@ import numpy as np
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Adjacency, Claim, PrivacyUnit
-from bench.privacy.accounting import pate
-from bench.privacy.accounting.distributions import (
-    composed_losses,
-    composition,
-    gaussian_total,
-    last_distribution,
-    loss_distribution,
-    merged,
-    resolves,
-)
-from bench.privacy.events import losses
+from bench.privacy.accounting import distributions, pate
+from bench.privacy.events import conversions, losses
 from bench.privacy.events.batch_events import FixedBatches
-from bench.privacy.events.conversions import (
-    MOST_COMPOSED,
-    check_delta,
-    classic_epsilon,
-    exact_gaussian_epsilon,
-    gaussian_delta,
-    improved_epsilon,
-    optimal_composition,
-    zcdp_classic_epsilon,
-    zcdp_improved_epsilon,
-)
 from bench.privacy.events.events import Bypass, ConfidentGNMax, Event, GNMax, LNMax, RepeatAndSelect
 
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [64, 80, 96, 128, 192, 256, 512, 1024])
@@ -119,14 +99,14 @@ def optimal(events: Sequence[Event], delta: float) -> Accounted | None:
         steps[step[0]] = steps.get(step[0], 0) + step[1]
     if len(steps) == 1:
         ((eps0, count),) = steps.items()
-        if count > MOST_COMPOSED:
+        if count > conversions.MOST_COMPOSED:
             return None
-        return _independent("optimal-composition", optimal_composition(eps0, count, delta))
-    if not resolves(sum(steps.values()), delta):
+        return _independent("optimal-composition", conversions.optimal_composition(eps0, count, delta))
+    if not distributions.resolves(sum(steps.values()), delta):
         return None
     spread = sum(losses.pure_spread(e, n) for e, n in steps.items())
     interval = losses.grid_interval(spread, min(e * math.sqrt(n) for e, n in steps.items()))
-    total = composition([losses.pure_pld(e, n, interval) for e, n in steps.items()], sum(steps.values()))
+    total = distributions.composition([losses.pure_pld(e, n, interval) for e, n in steps.items()], sum(steps.values()))
     if total is None:
         return None
     return _independent("optimal-composition", total.epsilon(delta), note="of differing pure epsilons, rounded up")
@@ -141,12 +121,12 @@ def rdp(events: Sequence[Event], delta: float) -> Accounted | None:
     """Return Renyi accounting with the improved conversion; over all real orders if all noise is Gaussian."""
     rho = _rho(events)
     if rho is not None:
-        epsilon, order = zcdp_improved_epsilon(rho, delta)
+        epsilon, order = conversions.zcdp_improved_epsilon(rho, delta)
     else:
-        epsilon, order = improved_epsilon(ORDERS, sum(event.rdp(ORDERS) for event in events), delta)
+        epsilon, order = conversions.improved_epsilon(ORDERS, sum(event.rdp(ORDERS) for event in events), delta)
         if order == ORDERS[-1] and epsilon < TINY:
             high = sum(event.rdp(HIGH_ORDERS) for event in events)
-            epsilon, order = min((epsilon, order), improved_epsilon(HIGH_ORDERS, high, delta))
+            epsilon, order = min((epsilon, order), conversions.improved_epsilon(HIGH_ORDERS, high, delta))
     return _independent("rdp", epsilon, order, "improved conversion")
 
 
@@ -155,34 +135,35 @@ def rdp_classic(events: Sequence[Event], delta: float) -> Accounted | None:
     rho = _rho(events)
     if rho is None:
         return None
-    epsilon, order = zcdp_classic_epsilon(rho, delta)
+    epsilon, order = conversions.zcdp_classic_epsilon(rho, delta)
     return _independent("rdp-classic", epsilon, order, "classic conversion, looser than necessary")
 
 
 def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
     """Return the exact figure of Gaussian noise; None unless all noise is Gaussian and continuous."""
-    mu = gaussian_total(events)
+    mu = distributions.gaussian_total(events)
     if mu is None:
         return None
     note = f"mu {mu:.6f}" if mu >= 0.001 else f"mu {mu:.6g}"
-    return _independent("exact-gaussian", exact_gaussian_epsilon(mu, delta), note=note)
+    return _independent("exact-gaussian", conversions.exact_gaussian_epsilon(mu, delta), note=note)
 
 
 def pld(events: Sequence[Event], delta: float) -> Accounted | None:
     """Return the PLD accountant's figure; None if an event has no PLD, or if all noise is Gaussian."""
-    found = [_pld(tuple(merged(events)), delta)]
+    found = [_pld(tuple(distributions.merged(events)), delta)]
     if any(isinstance(event, FixedBatches) for event in events):
         # An absent record is one replaced by an empty place, whose curve may be the lower one at this delta.
         again = [event.replaced() if isinstance(event, FixedBatches) else event for event in events]
-        found.append(_pld(tuple(merged(again)), delta))
+        found.append(_pld(tuple(distributions.merged(again)), delta))
     return min((row for row in found if row is not None), key=lambda row: row.epsilon, default=None)
 
 
 @lru_cache(maxsize=1024)
 def _pld(events: tuple[Event, ...], delta: float) -> Accounted | None:
-    if gaussian_total(events) is not None or not resolves(composed_losses(events), delta):
+    composed = distributions.composed_losses(events)
+    if distributions.gaussian_total(events) is not None or not distributions.resolves(composed, delta):
         return None
-    total = last_distribution(events)
+    total = distributions.last_distribution(events)
     if total is None or math.isnan(epsilon := total.epsilon(delta)):
         return None
     histogram = any(isinstance(event, LNMax) for event in events)
@@ -201,21 +182,21 @@ def selection_profile(events: Sequence[Event], delta: float) -> Accounted | None
 def _selection_profile(event: RepeatAndSelect, delta: float) -> Accounted | None:
     totals: dict[tuple[Event, ...], float | losses.Composed] = {}
     for run in event.runs:
-        mu = gaussian_total(run)
-        if mu is None and not resolves(composed_losses(run), delta / event.mean):
+        mu = distributions.gaussian_total(run)
+        if mu is None and not distributions.resolves(distributions.composed_losses(run), delta / event.mean):
             return None
-        total = loss_distribution(merged(run)) if mu is None else mu
+        total = distributions.loss_distribution(distributions.merged(run)) if mu is None else mu
         if total is None:
             return None
         totals[run] = total
 
     def epsilon_at(run: Sequence[Event], of: float) -> float:
         total = totals[tuple(run)]
-        return exact_gaussian_epsilon(total, of) if isinstance(total, float) else total.epsilon(of)
+        return conversions.exact_gaussian_epsilon(total, of) if isinstance(total, float) else total.epsilon(of)
 
     def delta_at(run: Sequence[Event], epsilon: float) -> float:
         total = totals[tuple(run)]
-        return gaussian_delta(total, epsilon) if isinstance(total, float) else float(total.deltas(epsilon))
+        return conversions.gaussian_delta(total, epsilon) if isinstance(total, float) else float(total.deltas(epsilon))
 
     return _independent("selection-profile", event.epsilon_by_profile(delta, epsilon_at, delta_at))
 
@@ -250,7 +231,7 @@ def pate_2018(events: Sequence[Event], delta: float) -> Accounted | None:
     """Return PATE 2018's Renyi accounting without votes; None unless all events are GNMax or Confident-GNMax."""
     if not all(isinstance(event, (GNMax, ConfidentGNMax)) for event in events):
         return None
-    epsilon, order = classic_epsilon(pate.ORDERS, sum(event.rdp(pate.ORDERS) for event in events), delta)
+    epsilon, order = conversions.classic_epsilon(pate.ORDERS, sum(event.rdp(pate.ORDERS) for event in events), delta)
     return _independent("pate-2018-rdp-data-independent", epsilon, order, "classic conversion on the paper's orders")
 
 
@@ -295,7 +276,7 @@ def account(events: Sequence[Event], delta: float) -> list[Accounted]:
     units differ, the notes name the weakest. Raises :class:`BenchError` on a delta outside (0, 1) or units that do not
     compose.
     """
-    check_delta(delta)
+    conversions.check_delta(delta)
     if not events:
         return [_independent("no-mechanism", 0.0, note="nothing was taken from private data")]
     reasons = list(dict.fromkeys(event.reason for event in events if isinstance(event, Bypass)))
@@ -304,7 +285,7 @@ def account(events: Sequence[Event], delta: float) -> list[Accounted]:
     if mechanisms:
         unit, adjacency = common_unit(mechanisms)
         weakest = len({event.unit for event in mechanisms}) > 1
-        combined = merged(mechanisms)
+        combined = distributions.merged(mechanisms)
         rows = [row for function in ACCOUNTANTS.values() if (row := function(combined, delta)) is not None]
         if weakest:
             said = f"for one {unit.value} ({adjacency.value}), the weakest of the units"

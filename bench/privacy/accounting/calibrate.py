@@ -100,17 +100,8 @@ def smallest_noise(
     and too large by at most a relative `tolerance`, roughly. Raises :class:`BenchError` if 10^9 times `start` is too
     little.
     """
-    return _smallest(make_events, budget, claimed if budget.basis is Basis.CLAIMED else sound, start, tolerance)
-
-
-def _smallest(
-    make_events: Callable[[float], Sequence[Event]],
-    budget: Budget,
-    name: str | AccountantFunction,
-    start: float,
-    tolerance: float,
-) -> float:
     epsilon, delta = budget.epsilon, budget.delta
+    name = claimed if budget.basis is Basis.CLAIMED else sound
 
     @cache
     def excess(log_noise: float) -> float:
@@ -120,7 +111,8 @@ def _smallest(
     first = math.log(start)
     if name != "rdp":
         # Renyi accounting is fast and close, so start slower accountants from its result.
-        first = math.log(_smallest(make_events, budget, "rdp", start, 1e-3))
+        near = smallest_noise(make_events, budget, claimed="rdp", sound="rdp", start=start, tolerance=1e-3)
+        first = math.log(near)
     low = high = first
     step = 1.0 if name == "rdp" else 0.02
     if excess(high) > 0:

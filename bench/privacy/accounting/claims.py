@@ -36,22 +36,15 @@ def pate_2017(votes: NDArray[Any], gamma: float, delta: float) -> Claim:
     check_delta(delta)
     positive("gamma", gamma)
     epsilon, moment = pate.lnmax_epsilon_published(pate.check_votes(votes), gamma, delta)
-    return Claim(
-        epsilon,
-        delta,
-        "Papernot et al., ICLR 2017 (arXiv:1610.05755), theorem 3 and table 2: moments accountant on the votes",
-        f"moment {moment}; depends on the votes and is itself private; computed as printed, for half the noise",
-    )
+    source = "Papernot et al., ICLR 2017 (arXiv:1610.05755), theorem 3 and table 2: moments accountant on the votes"
+    note = f"moment {moment}; depends on the votes and is itself private; computed as printed, for half the noise"
+    return Claim(epsilon, delta, source, note)
 
 
 def pate_closed_form(gamma: float, queries: int, delta: float) -> Claim:
     """Return PATE 2017's data-independent figure: ``4 T gamma^2 + 2 gamma sqrt(2 T log(1 / delta))``."""
-    return Claim(
-        _advanced(2 * positive("gamma", gamma), queries, delta),
-        delta,
-        "Papernot et al., ICLR 2017 (arXiv:1610.05755), section 3: strong composition of LNMax",
-        "sound, and loose",
-    )
+    source = "Papernot et al., ICLR 2017 (arXiv:1610.05755), section 3: strong composition of LNMax"
+    return Claim(_advanced(2 * positive("gamma", gamma), queries, delta), delta, source, "sound, and loose")
 
 
 def pate_2018(
@@ -75,12 +68,8 @@ def pate_2018(
         rdp = pate.confident_rdp(counts, threshold, sigma1, sigma2, answered=answered)
         where = "theorem 6 and section 4.1: Confident-GNMax"
     epsilon, order = classic_epsilon(pate.ORDERS, rdp, delta)
-    return Claim(
-        epsilon,
-        delta,
-        f"Papernot et al., ICLR 2018 (arXiv:1802.08908), {where}, Renyi accounting on the votes",
-        f"order {order:g}; depends on the votes and is itself private",
-    )
+    source = f"Papernot et al., ICLR 2018 (arXiv:1802.08908), {where}, Renyi accounting on the votes"
+    return Claim(epsilon, delta, source, f"order {order:g}; depends on the votes and is itself private")
 
 
 def trpate(gamma: float, queries: int, delta: float) -> Claim:
@@ -120,16 +109,11 @@ def dpsd(beta: float, classes: int, batch: int, iterations: int, sigma: float, d
         return slope * q + math.log(excess / q) - (math.log(delta) + math.log(q)) / excess
 
     middle = 0.5 * math.log(-math.log(delta) / slope)
-    found = optimize.minimize_scalar(
-        epsilon, bounds=(middle - 6, middle + 6), method="bounded", options={"xatol": 1e-10}
-    )
-    return Claim(
-        max(float(found.fun), 0.0),
-        delta,
-        "DPSD, Theorem 1",
-        f"q {1 + math.exp(float(found.x)):.2f}; does not hold: the noise of Eq. (3) is sigma * beta, so beta cancels "
-        "and does not buy privacy",
-    )
+    bounds = middle - 6, middle + 6
+    found = optimize.minimize_scalar(epsilon, bounds=bounds, method="bounded", options={"xatol": 1e-10})
+    gap = "does not hold: the noise of Eq. (3) is sigma * beta, so beta cancels and does not buy privacy"
+    note = f"q {1 + math.exp(float(found.x)):.2f}; {gap}"
+    return Claim(max(float(found.fun), 0.0), delta, "DPSD, Theorem 1", note)
 
 
 def dpsd_events(batch: int, iterations: int, sigma: float, sensitivity: float = 2.0) -> list[Gaussian]:
@@ -152,9 +136,8 @@ def dpsd_label(epsilon: float, delta: float) -> Claim:
 def label_response(epsilon: float, delta: float) -> Claim:
     """Return the cost of one randomised response per label, over all classes or the likeliest."""
     check_delta(delta)
-    return Claim(
-        check_epsilon(epsilon), delta, "Ghazi et al., NeurIPS 2021 (arXiv:2102.06062), Lemma 1: RRTop-k (delta 0)"
-    )
+    source = "Ghazi et al., NeurIPS 2021 (arXiv:2102.06062), Lemma 1: RRTop-k (delta 0)"
+    return Claim(check_epsilon(epsilon), delta, source)
 
 
 def alibi(scale: float, delta: float) -> Claim:
@@ -205,12 +188,9 @@ def zcdp(events: Sequence[Event], delta: float) -> Claim:
     """Return the figure of :func:`zcdp_accountant` for `events` of DP-SGD."""
     check_delta(delta)
     row = zcdp_accountant(events, delta)
-    return Claim(
-        row.epsilon,
-        delta,
-        "Yu et al., IEEE S&P 2019 (arXiv:1904.02200): concentrated DP of random sampling",
-        f"order {row.order:g}; a step's bound is a heuristic, checked numerically (comment in the authors' code)",
-    )
+    source = "Yu et al., IEEE S&P 2019 (arXiv:1904.02200): concentrated DP of random sampling"
+    note = "a step's bound is a heuristic, checked numerically (comment in the authors' code)"
+    return Claim(row.epsilon, delta, source, f"order {row.order:g}; {note}")
 
 
 def dp_sgd_improved(sampling_rate: float, noise_multiplier: float, steps: int, delta: float) -> Claim:
@@ -218,12 +198,8 @@ def dp_sgd_improved(sampling_rate: float, noise_multiplier: float, steps: int, d
     check_delta(delta)
     row = accountants.rdp([DPSGD(sampling_rate, noise_multiplier, steps)], delta)
     assert row is not None  # Renyi accounting always applies
-    return Claim(
-        row.epsilon,
-        delta,
-        "Abadi et al., CCS 2016 (arXiv:1607.00133): moments accountant, as Renyi DP with the improved conversion",
-        f"order {row.order:g}",
-    )
+    source = "Abadi et al., CCS 2016 (arXiv:1607.00133): moments accountant, as Renyi DP with the improved conversion"
+    return Claim(row.epsilon, delta, source, f"order {row.order:g}")
 
 
 def advanced_largest_count(eps0: float, epsilon: float, delta: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,19 +28,12 @@ def lnmax_rows(votes: Floats, gamma: float, delta: float, largest_moment: int | 
     """Return the data-dependent figures of LNMax on `votes` (queries, classes), for the actual noise and as printed."""
     moment = pate.LARGEST_MOMENT if largest_moment is None else largest_moment
     published = pate.PUBLISHED_LARGEST_MOMENT if largest_moment is None else largest_moment
+    actual = pate.lnmax_epsilon(votes, gamma, delta, moment)
+    printed = pate.lnmax_epsilon_published(votes, gamma, delta, published)
+    twice = f"the factor 2 counted twice, so the cost of gamma {2 * gamma:g}, half the noise: no bound for this one"
     return [
-        _private(
-            "pate-2017-moments-data-dependent",
-            pate.lnmax_epsilon(votes, gamma, delta, moment),
-            f"moments up to {moment}",
-        ),
-        _private(
-            "pate-2017-as-published",
-            pate.lnmax_epsilon_published(votes, gamma, delta, published),
-            f"moments up to {published}; the factor 2 counted twice, so the cost of gamma {2 * gamma:g}, half the "
-            "noise: no bound for this one",
-            sound=False,
-        ),
+        _private("pate-2017-moments-data-dependent", actual, f"moments up to {moment}"),
+        _private("pate-2017-as-published", printed, f"moments up to {published}; {twice}", sound=False),
     ]
 
 
@@ -52,28 +46,19 @@ def confident_rows(votes: Floats, threshold: float, sigma1: float, sigma2: float
     """Return Confident-GNMax's figures on `votes` (queries, classes), for the expected number of answers."""
     rdp = pate.confident_rdp(votes, threshold, sigma1, sigma2, pate.ORDERS, None)
     expected = float(np.exp(pate.log_answered(votes, threshold, sigma1)).sum())
-    independent = pate.confident_independent_rdp(len(votes), expected, sigma1, sigma2)
+    independent = pate.ORDERS * (len(votes) / (2 * sigma1**2) + expected / sigma2**2)  # for any votes
     average = f"an average over runs, at {expected:.4f} expected answers: a single run may cost more"
-    return [
-        *_converted(rdp, delta, average, sound=False),
-        _private(
-            "pate-2018-rdp-expected-answers",
-            classic_epsilon(pate.ORDERS, independent, delta),
-            f"no vote looked at but for the number of answers; {average}",
-            sound=False,
-        ),
-    ]
+    found, note = classic_epsilon(pate.ORDERS, independent, delta), "no vote looked at but for the number of answers"
+    row = _private("pate-2018-rdp-expected-answers", found, f"{note}; {average}", sound=False)
+    return [*_converted(rdp, delta, average, sound=False), row]
 
 
 def _converted(rdp: Floats, delta: float, note: str, sound: bool = True) -> list[Accounted]:
-    def said(conversion: str) -> str:
-        return f"{conversion} conversion; {note}" if note else f"{conversion} conversion"
-
+    classic, improved = classic_epsilon(pate.ORDERS, rdp, delta), improved_epsilon(pate.ORDERS, rdp, delta)
+    more = f"; {note}" if note else ""
     return [
-        _private("pate-2018-rdp-data-dependent", classic_epsilon(pate.ORDERS, rdp, delta), said("classic"), sound),
-        _private(
-            "pate-2018-rdp-data-dependent-improved", improved_epsilon(pate.ORDERS, rdp, delta), said("improved"), sound
-        ),
+        _private("pate-2018-rdp-data-dependent", classic, f"classic conversion{more}", sound),
+        _private("pate-2018-rdp-data-dependent-improved", improved, f"improved conversion{more}", sound),
     ]
 
 
@@ -134,22 +119,13 @@ def sanitised_rows(sanitised: Sanitised, rng: np.random.Generator, expected: boo
         f"smooth sensitivity {sanitised.smooth_sensitivity:.5f}, beta {sanitised.beta:.4f}, "
         f"sigma_ss {sanitised.sigma_ss:.3f}"
     )
+    mean = f"+- {sanitised.deviation:.3f}; {how}; includes the cost of its release"
+    drawn = "one noisy draw, an estimate; publish one only, each costs again"
+    if expected:
+        drawn += "; of expected answers, whose dependence on the votes its noise does not cover"
+    release = _private("pate-2018-sanitised-release", (sanitised.release(rng), sanitised.order), drawn, sound=False)
     return [
-        _private(
-            "pate-2018-sanitised-mean",
-            (sanitised.mean, sanitised.order),
-            f"+- {sanitised.deviation:.3f}; {how}; includes the cost of its release",
-            sound=not expected,
-        ),
-        Accounted(
-            "pate-2018-sanitised-release",
-            sanitised.release(rng),
-            sound=False,
-            data_dependent=True,
-            # The noise covers a fixed set of answers; the expected set also depends on the votes.
-            releasable=not expected,
-            order=float(sanitised.order),
-            note="one noisy draw, an estimate; publish one only, each costs again"
-            + ("; of expected answers, whose dependence on the votes its noise does not cover" if expected else ""),
-        ),
+        _private("pate-2018-sanitised-mean", (sanitised.mean, sanitised.order), mean, sound=not expected),
+        # The noise covers a fixed set of answers; the expected set also depends on the votes.
+        replace(release, releasable=not expected),
     ]

@@ -13,19 +13,16 @@ from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 from bench.core.errors import BenchError
-from bench.core.lazy import LazyModule
-from bench.core.types import Sampling
+from bench.core.lazy import lazy_modules
+from bench.core.types import Claim, Sampling
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from bench.core.types import Claim
     from bench.privacy.accounting import accountants
     from bench.privacy.events import base_event, batch_events, conversions
 else:
-    accountants = LazyModule("bench.privacy.accounting.accountants")
-    _NAMES = "base_event", "batch_events", "conversions"
-    base_event, batch_events, conversions = (LazyModule(f"bench.privacy.events.{name}") for name in _NAMES)
+    globals().update(lazy_modules(__file__))
 
 F = TypeVar("F", bound="Callable[..., Described]")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from bench.core.errors import BenchError
-from bench.core.lazy import LazyModule
+from bench.core.lazy import lazy_modules
 from bench.core.lazy_libraries import numpy as np
 from bench.core.types import Adjacency, Basis, Budget, Law, Sampling, TargetAdjacency
 from bench.privacy.accounting import described as shared
@@ -28,19 +28,7 @@ if TYPE_CHECKING:
     )
     from bench.privacy.events import batch_events, events
 else:
-    _NAMES = (
-        "accountants",
-        "calibrate",
-        "data_dependent",
-        "pate",
-        "selected_orders",
-        "smooth_sensitivity",
-        "worst_batches",
-    )
-    accountants, calibrate, data_dependent, pate, selected_orders, smooth_sensitivity, worst_batches = (
-        LazyModule(f"bench.privacy.accounting.{name}") for name in _NAMES
-    )
-    batch_events, events = (LazyModule(f"bench.privacy.events.{name}") for name in ("batch_events", "events"))
+    globals().update(lazy_modules(__file__))
 
 E = TypeVar("E", bound="events.Event")
 Facts = dict[str, float | str]
@@ -243,9 +231,8 @@ def dp_sgd(
     assert sigma is not None
     (event,) = make(sigma)
     if drawn is not Sampling.POISSON:
-        facts["epsilon_if_batches_were_poisson"] = accountants.proven(
-            [events.DPSGD(rate, sigma, number)], delta
-        ).epsilon
+        poisson = events.DPSGD(rate, sigma, number)
+        facts["epsilon_if_batches_were_poisson"] = accountants.proven([poisson], delta).epsilon
     if (least := worst_batches.at_least(event, rate, number, delta)) is not None:
         facts["epsilon_at_least"] = least
     return Described([event], facts=facts)

@@ -7,23 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.core.errors import BenchError
-from bench.core.lazy import LazyModule
-from bench.core.types import Sampling
+from bench.core.lazy import lazy_modules
+from bench.core.types import Claim, Sampling
 from bench.privacy.accounting import described as shared
 from bench.privacy.accounting.described import Described, Gamma, Option, give_one, sampling_rate_of, steps_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from bench.core.types import Claim
     from bench.privacy.accounting import accountants, claims, data_dependent
     from bench.privacy.accounting import pate as votes_of
     from bench.privacy.events import batch_events, events
 else:
-    _HOME = "bench.privacy.accounting."
-    accountants, claims = LazyModule(f"{_HOME}accountants"), LazyModule(f"{_HOME}claims")
-    data_dependent, votes_of = LazyModule(f"{_HOME}data_dependent"), LazyModule(f"{_HOME}pate")
-    batch_events, events = (LazyModule(f"bench.privacy.events.{name}") for name in ("batch_events", "events"))
+    globals().update(lazy_modules(__file__))
 
 Queries = Annotated[int, Option("Number of label queries.")]
 MaybeQueries = Annotated[int | None, Option("Number of label queries, where there is no --votes.")]

@@ -219,11 +219,6 @@ def confident_rdp(
     return spent + weight @ gnmax_rdp(votes, sigma2, orders)
 
 
-def confident_independent_rdp(queries: float, answers: float, sigma1: float, sigma2: float) -> Floats:
-    """Return ``(orders,)``: the divergence for any votes; with expected `answers` it is an average, not a guarantee."""
-    return np.asarray(ORDERS, dtype=np.float64) * (queries / (2 * sigma1**2) + answers / sigma2**2)
-
-
 def answer_weights(votes: Floats, threshold: float, sigma1: float, answered: ArrayLike | None) -> Floats:
     """Return ``(queries,)``: the weight of each query's answer, in [0, 1]; see :func:`confident_rdp`."""
     if not math.isfinite(threshold):

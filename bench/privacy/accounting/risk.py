@@ -87,7 +87,7 @@ def risk(events: Sequence[Event], group: int = 1, coarseness: float = 1.0) -> Ri
         return Risk(0.0, RATES, PRIORS)
     if any(isinstance(event, Bypass) for event in events):
         return UNBOUNDED
-    curve = _curve(tuple(merged(events)), _checked(group), coarseness)
+    curve = _curve(tuple(merged(events)), group, coarseness)
     return Risk(curve.advantage(), tuple(curve.largest(RATES)), tuple(curve.largest(PRIORS)))
 
 
@@ -102,19 +102,13 @@ def reconstruction(events: Sequence[Event], prior: float, group: int = 1) -> flo
         return prior
     if any(isinstance(event, Bypass) for event in events):
         return 1.0
-    return _curve(tuple(merged(events)), _checked(group)).largest([prior])[0]
+    return _curve(tuple(merged(events)), group).largest([prior])[0]
 
 
 def bound_on(target: RiskTarget, events: Sequence[Event]) -> float:
     """Return the bound for one unit of the `events` on the measure of `target`."""
     # The largest true positive rate at a false positive rate is g as well.
     return risk(events).advantage if target.at is None else reconstruction(events, target.at)
-
-
-def _checked(group: int) -> int:
-    if group < 1:
-        raise BenchError(f"a group has at least one record, not {group}.")
-    return group
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +145,8 @@ class _Curve:
 
 @lru_cache(maxsize=256)
 def _curve(events: tuple[Event, ...], group: int, coarseness: float = 1.0) -> _Curve:
+    if group < 1:
+        raise BenchError(f"a group has at least one record, not {group}.")
     common_unit(events)
     mu = gaussian_total(events)
     if mu is not None:

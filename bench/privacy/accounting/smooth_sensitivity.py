@@ -16,14 +16,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from bench.core.errors import BenchError
+from bench.privacy.accounting import pate
 from bench.privacy.accounting.accountants import pate_2018
-from bench.privacy.accounting.pate import (
-    answer_weights,
-    confident_rdp,
-    gaussian_rdp_from_log_q,
-    gnmax_log_q,
-    threshold_rdp,
-)
 from bench.privacy.events.base_event import Floats, positive
 from bench.privacy.events.conversions import check_delta, classic_epsilon
 from bench.privacy.events.events import ConfidentGNMax, GNMax
@@ -31,7 +25,7 @@ from bench.privacy.events.events import ConfidentGNMax, GNMax
 
 def _bound(log_q: Floats, sigma: float, order: float) -> Floats:
     """Return the divergence bound at each of `log_q`, in its shape."""
-    return gaussian_rdp_from_log_q(log_q.ravel(), sigma, [order])[:, 0].reshape(log_q.shape)
+    return pate.gaussian_rdp_from_log_q(log_q.ravel(), sigma, [order])[:, 0].reshape(log_q.shape)
 
 
 def shifted_log_q(log_q: ArrayLike, sigma: float, classes: int, up: bool) -> Floats:
@@ -53,7 +47,7 @@ def plateau(sigma: float, order: float, classes: int) -> tuple[float, float]:
     independent = order / sigma**2
 
     def helps(log_q: float) -> bool:
-        return float(gaussian_rdp_from_log_q(log_q, sigma, [order])[0, 0]) < independent * (1 - 1e-12)
+        return float(pate.gaussian_rdp_from_log_q(log_q, sigma, [order])[0, 0]) < independent * (1 - 1e-12)
 
     low, high = -1.0, 0.0
     while not helps(low):
@@ -90,7 +84,7 @@ def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> 
     top = float(gnmax_local_sensitivity(log_q1, sigma, order, classes))
     result = np.full((queries, teachers), top)
     counts = -np.sort(-votes, axis=1)
-    log_q = gnmax_log_q(counts, sigma)
+    log_q = pate.gnmax_log_q(counts, sigma)
     rows = np.flatnonzero((log_q < log_q1) | (log_q > log_q0))
     counts, log_q = counts[rows], log_q[rows]
     widen = log_q > log_q0
@@ -105,7 +99,7 @@ def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> 
         counts[:, 0] += step
         counts[:, 1] -= step
         counts = -np.sort(-counts, axis=1)
-        log_q = gnmax_log_q(counts, sigma) if rows.size else log_q[:0]
+        log_q = pate.gnmax_log_q(counts, sigma) if rows.size else log_q[:0]
         outside = np.where(widen, log_q > log_q0, log_q < log_q1)
         rows, counts, widen, log_q = rows[outside], counts[outside], widen[outside], log_q[outside]
     return result
@@ -130,7 +124,7 @@ def threshold_sensitivity_at_distance(votes: Floats, threshold: float, sigma1: f
     """Return ``(queries, teachers)``: the change in the threshold's divergence from one vote, by distance in votes."""
     teachers = round(float(votes[0].sum()))
     tops = np.arange(teachers + 1.0)
-    cost = threshold_rdp(tops[:, None], threshold, sigma1, [order])[:, 0]
+    cost = pate.threshold_rdp(tops[:, None], threshold, sigma1, [order])[:, 0]
     change = np.abs(np.diff(cost))
     local = np.maximum(np.append(change, 0.0), np.insert(change, 0, 0.0))
     # reach[c, d] is the largest local value within d of count c.
@@ -169,7 +163,7 @@ def smooth_sensitivity(
     local = gnmax_sensitivity_at_distance(votes, sigma2, order)
     if threshold is None or sigma1 is None:
         return smooth(local.sum(axis=0), beta)
-    weight = answer_weights(votes, threshold, positive("sigma1", sigma1), answered)
+    weight = pate.answer_weights(votes, threshold, positive("sigma1", sigma1), answered)
     return smooth(weight @ local + threshold_sensitivity_at_distance(votes, threshold, sigma1, order).sum(axis=0), beta)
 
 
@@ -247,10 +241,10 @@ def sanitise(
     extra = release_rdp(order, beta, sigma_ss)
     if isinstance(event, ConfidentGNMax):
         confident = event.threshold, event.sigma1
-        rdp = confident_rdp(votes, *confident, event.sigma2, [order], answered)[0]
+        rdp = pate.confident_rdp(votes, *confident, event.sigma2, [order], answered)[0]
         sensitivity = smooth_sensitivity(votes, event.sigma2, order, beta, *confident, answered)
     else:
-        rdp = _bound(gnmax_log_q(votes, event.sigma), event.sigma, order).sum()
+        rdp = _bound(pate.gnmax_log_q(votes, event.sigma), event.sigma, order).sum()
         sensitivity = smooth_sensitivity(votes, event.sigma, order, beta)
     mean, _ = classic_epsilon([order], [float(rdp) + extra], delta)
     return Sanitised(mean, sensitivity * sigma_ss, sensitivity, order, beta, sigma_ss)

@@ -88,12 +88,8 @@ def many_run_epsilon(
     fpr_upper = clopper_pearson(false_positives, negatives, confidence)[1]
     fnr_upper = clopper_pearson(false_negatives, positives, confidence)[1]
     best = (clopper_pearson(0, negatives, confidence)[1], clopper_pearson(0, positives, confidence)[1])
-    return ManyRunBound(
-        epsilon=_from_rates(fpr_upper, fnr_upper, delta),
-        fpr_upper=fpr_upper,
-        fnr_upper=fnr_upper,
-        cap=_from_rates(*best, delta),
-    )
+    epsilon, cap = _from_rates(fpr_upper, fnr_upper, delta), _from_rates(*best, delta)
+    return ManyRunBound(epsilon, fpr_upper, fnr_upper, cap)
 
 
 def _from_rates(fpr: float, fnr: float, delta: float) -> float:

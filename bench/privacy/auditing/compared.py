@@ -70,12 +70,9 @@ def optimistic_pld(log_masses: Floats, values: Floats, interval: float) -> Any:
     mass, finite = np.exp(log_masses), np.isfinite(values)
     points, place = np.unique(np.floor(values[finite] / interval).astype(np.int64), return_inverse=True)
     masses = np.bincount(place, weights=mass[finite])
-    return PrivacyLossDistribution.create_from_rounded_probability(
-        dict(zip(points.tolist(), masses.tolist(), strict=True)),
-        float(mass[values == np.inf].sum()),
-        interval,
-        pessimistic_estimate=False,
-    )
+    found, infinite = dict(zip(points.tolist(), masses.tolist(), strict=True)), float(mass[values == np.inf].sum())
+    create = PrivacyLossDistribution.create_from_rounded_probability
+    return create(found, infinite, interval, pessimistic_estimate=False)
 
 
 @dataclass(frozen=True)

@@ -24,23 +24,9 @@ from bench.privacy.accounting.accountants import common_unit
 from bench.privacy.accounting.distributions import loss_distribution, merged
 from bench.privacy.auditing.bounds import many_run_epsilon
 from bench.privacy.auditing.one_run import check_confidence, check_one_run
+from bench.privacy.events import events as kinds
+from bench.privacy.events.base_event import Event
 from bench.privacy.events.conversions import check_delta, gaussian_epsilon_at_least
-from bench.privacy.events.events import (
-    DPSGD,
-    AllocatedSteps,
-    BandedSums,
-    ConfidentGNMax,
-    Event,
-    FixedBatches,
-    Gaussian,
-    GNMax,
-    Laplace,
-    LNMax,
-    SampledGaussian,
-    SampledGNMax,
-    ShuffledEpochs,
-    TreeSums,
-)
 from bench.privacy.events.gaussian_events import GaussianEvent
 
 Curve = Callable[[float], float]
@@ -49,19 +35,19 @@ f."""
 CurveFamily = Literal["gaussian", "pld"]
 
 NOISE: Mapping[type[Event], Mapping[str, int]] = {
-    GNMax: {"sigma": 1},
-    ConfidentGNMax: {"sigma1": 1, "sigma2": 1},
-    Gaussian: {"noise_multiplier": 1},
-    TreeSums: {"noise_multiplier": 1},
-    BandedSums: {"noise_multiplier": 1},
-    DPSGD: {"noise_multiplier": 1},
-    AllocatedSteps: {"noise_multiplier": 1},
-    FixedBatches: {"noise_multiplier": 1},
-    ShuffledEpochs: {"noise_multiplier": 1},
-    SampledGaussian: {"noise_multiplier": 1},
-    SampledGNMax: {"sigma": 1},
-    Laplace: {"noise_multiplier": 1},
-    LNMax: {"gamma": -1},
+    kinds.GNMax: {"sigma": 1},
+    kinds.ConfidentGNMax: {"sigma1": 1, "sigma2": 1},
+    kinds.Gaussian: {"noise_multiplier": 1},
+    kinds.TreeSums: {"noise_multiplier": 1},
+    kinds.BandedSums: {"noise_multiplier": 1},
+    kinds.DPSGD: {"noise_multiplier": 1},
+    kinds.AllocatedSteps: {"noise_multiplier": 1},
+    kinds.FixedBatches: {"noise_multiplier": 1},
+    kinds.ShuffledEpochs: {"noise_multiplier": 1},
+    kinds.SampledGaussian: {"noise_multiplier": 1},
+    kinds.SampledGNMax: {"sigma": 1},
+    kinds.Laplace: {"noise_multiplier": 1},
+    kinds.LNMax: {"gamma": -1},
 }
 """For each event with additive noise, the fields of the noise's size, and the power of it that they hold."""
 COARSENESS = 10.0
@@ -153,7 +139,7 @@ def _largest_member(events: Sequence[Event], delta: float, refuted: Callable[[Cu
     if not refuted(lambda probability: probability):  # perfect privacy, the limit of both families
         return CurveBound(family, 0.0, 0.0)
     if family == "gaussian":
-        mu = _largest(lambda mu: refuted(_gaussian(mu)), 1e-7)
+        mu = _largest(lambda mu: refuted(lambda x: float(special.ndtr(special.ndtri(x) - mu))), 1e-7)
         return CurveBound(family, mu, gaussian_epsilon_at_least(mu, delta))
     ledger = tuple(merged(events))
     scale = _largest(lambda scale: refuted(_by_losses(ledger, scale)), 1e-3)
@@ -178,10 +164,6 @@ def _largest(refuted: Callable[[float], bool], tolerance: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
-
-
-def _gaussian(mu: float) -> Curve:
-    return lambda probability: float(special.ndtr(special.ndtri(probability) - mu))
 
 
 def _with_noise(events: Sequence[Event], scale: float) -> list[Event]:

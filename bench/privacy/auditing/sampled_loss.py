@@ -28,11 +28,7 @@ _STEP = 0.01  # width of the cells on which a tilted density is constant
 
 
 def sampled_shift(
-    rate: float,
-    distance: float,
-    generator: np.random.Generator,
-    tilt: float,
-    present: bool,
+    rate: float, distance: float, generator: np.random.Generator, tilt: float, present: bool
 ) -> tuple[float, float, float]:
     """Return a draw along a sampled record's contribution, its privacy loss and its log weight.
 
@@ -162,10 +158,8 @@ class SampledVotes(Comparison):
 
         def laws(distinct: Floats) -> tuple[Floats, Floats]:
             absent, first, second = (log_winners(distinct[:, side], self.sigma, "gaussian") for side in range(3))
-            log_absent = special.log1p(-self.rate) + absent
-            return np.logaddexp(log_absent, math.log(self.rate) + first), np.logaddexp(
-                log_absent, math.log(self.rate) + second
-            )
+            log_absent, log_rate = special.log1p(-self.rate) + absent, math.log(self.rate)
+            return np.logaddexp(log_absent, log_rate + first), np.logaddexp(log_absent, log_rate + second)
 
         def plain(_: np.random.Generator) -> Labels:
             return mechanisms.gnmax(without, self.sigma, noise)
@@ -238,7 +232,7 @@ class SampledUpdates(SampledSums):
 
 def all_updates(given: Mapping[str, Any]) -> Floats:
     """Return all clients' updates (1, clients, entries), for the arguments of the ledger's ``sampled_updates``."""
-    found = (mechanisms.update_of(given["updates"], number, given["entries"]) for number in range(given["clients"]))
+    found = (mechanisms.checked(given["updates"](number), given["entries"]) for number in range(given["clients"]))
     return np.stack(list(found))[None]
 
 

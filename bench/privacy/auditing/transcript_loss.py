@@ -17,16 +17,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.privacy.auditing.compared import (
-    MISSED,
-    Comparison,
-    Floats,
-    GaussianVectors,
-    LabelRows,
-    Labels,
-    LaplaceVectors,
-    label_rows,
-)
+from bench.privacy.auditing import compared
+from bench.privacy.auditing.compared import Comparison, Floats, GaussianVectors, LabelRows, Labels, LaplaceVectors
 from bench.privacy.auditing.sampled_loss import SampledFunction, SampledSums, SampledUpdates, SampledVotes
 from bench.privacy.auditing.vote_laws import log_flipped, log_winners
 from bench.privacy.events import losses
@@ -88,7 +80,7 @@ def exact_epsilon(call: Comparison, delta: float) -> float | None:
     if one is None:
         return None
     found = identity(interval, pessimistic_estimate=False).compose(one)  # composing truncates the tails
-    missed = losses.rounding(call.composed) + MISSED
+    missed = losses.rounding(call.composed) + compared.MISSED
     return max(float(found.get_epsilon_for_delta(delta + missed)), 0.0)
 
 
@@ -112,7 +104,7 @@ def _votes(
     def plain(generator: np.random.Generator) -> Labels:
         return draw(counts, first, SeededNoise(generator))
 
-    return label_rows(plain, differs, np.hstack([counts, other]), laws, outcomes, most)
+    return compared.label_rows(plain, differs, np.hstack([counts, other]), laws, outcomes, most)
 
 
 def _confident_draw(votes: Floats, given: Arguments, noise: SeededNoise) -> Labels:
@@ -143,7 +135,7 @@ def _choices(law: Law, first: Arguments, second: Arguments) -> LabelRows:
         return mechanisms.noisy_choice(scores, scale, law, SeededNoise(generator))
 
     differs = (scores != other).any(axis=1)
-    return label_rows(plain, differs, np.hstack([scores, other]), laws, np.arange(candidates))
+    return compared.label_rows(plain, differs, np.hstack([scores, other]), laws, np.arange(candidates))
 
 
 def _response_law(labels: Labels, epsilon: float, classes: int) -> Floats:
@@ -189,7 +181,7 @@ def _labels(first: Arguments, second: Arguments) -> LabelRows:
         return one, two
 
     inputs = np.column_stack([labels, other] + ([] if sets is None else [sets]))
-    return label_rows(plain, labels != other, inputs, laws, np.arange(classes))
+    return compared.label_rows(plain, labels != other, inputs, laws, np.arange(classes))
 
 
 def _prior_labels(first: Arguments, second: Arguments) -> LabelRows:
@@ -211,7 +203,8 @@ def _prior_labels(first: Arguments, second: Arguments) -> LabelRows:
             one, two = np.log(found)
         return one, two
 
-    return label_rows(plain, labels != other, np.column_stack([labels, other, prior]), laws, np.arange(classes))
+    inputs = np.column_stack([labels, other, prior])
+    return compared.label_rows(plain, labels != other, inputs, laws, np.arange(classes))
 
 
 def _vectors(

@@ -221,10 +221,8 @@ class Adaptive(Clipping):
         kept = [picked(sample, slice(present)) for sample in kept]
         factors = [factor[:present] for factor in factors]
         count = (factors[0] == 1).to(factors[0]).sub(0.5).sum(0, keepdim=True)
-        return [
-            *(weighted_sum(sample, factor) for sample, factor in zip(kept, factors, strict=True)),
-            count * self.count_unit,
-        ]
+        gradients = [weighted_sum(sample, factor) for sample, factor in zip(kept, factors, strict=True)]
+        return [*gradients, count * self.count_unit]
 
     def released(self, noisy: list[Tensor]) -> list[Tensor]:
         """Return the gradients, and set the next step's norm from the count, within a total factor of e^10."""

@@ -6,13 +6,14 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
-from bench.core.progress import SILENT
+from bench.core.progress import SILENT, Stage
 from bench.core.seeds import seeded_with
 from bench.core.torch_modes import check_real, torch_alone
 from bench.core.transforms import as_float
@@ -25,11 +26,6 @@ from bench.privacy.dpsgd.gradient_forms import Gradients, Outer, picked
 from bench.privacy.dpsgd.sampling import Rows, batches
 from bench.privacy.events.batch_events import Training, training_event
 from bench.storage.checkpoint import Checkpoint, Loop, Part
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bench.core.progress import Stage
 
 STRATEGIES: tuple[type[Clipping], ...] = (Flat, PerLayer, TopK, Subspace, Adaptive)
 """The ways of clipping with known sensitivity; a method's own class could misstate its sensitivity."""
@@ -83,11 +79,7 @@ class NoisySteps:
     """Steps of the method's `optimizer`, which sees only noisy sums of clipped gradients."""
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        clipping: Clipping,
-        run: DPSGDRun,
-        randomness: np.random.Generator,
+        self, optimizer: torch.optim.Optimizer, clipping: Clipping, run: DPSGDRun, randomness: np.random.Generator
     ) -> None:
         self.optimizer, self.clipping, self.randomness = optimizer, clipping, randomness
         self.noise_multiplier, self.expected_batch_size = run.noise_multiplier, run.expected_batch_size
@@ -207,7 +199,9 @@ def train(
                 continue
             clipping.before_step(gradients, run.loss, steps.parameters, step, _most(steps))
             if step in (first, later):
-                check_examples(gradients, images, labels, run.loss, run.clipping.norm, _pass_size(steps, run))
+                # The number of examples of a full pass over a batch of the expected size.
+                full = steps.pass_size or min(_most(steps), max(PROBED, run.expected_batch_size))
+                check_examples(gradients, images, labels, run.loss, run.clipping.norm, full)
                 steps.check(
                     lambda inputs: _passed(gradients, steps, run, inputs, labels.new_zeros(len(inputs))), images
                 )
@@ -227,18 +221,9 @@ def train(
     return run.event(int(steps.taken))
 
 
-def _pass_size(steps: NoisySteps, run: DPSGDRun) -> int:
-    """Return the number of examples of a full pass over a batch of the expected size."""
-    return steps.pass_size or min(_most(steps), max(PROBED, run.expected_batch_size))
-
-
 def _most(steps: NoisySteps) -> int:
     """Return the maximum number of examples per pass."""
-    return largest_pass(sum(parameter.numel() for parameter in steps.parameters))
-
-
-def largest_pass(numbers: int) -> int:
-    """Return the maximum number of examples in a pass of a net with so many trained `numbers`."""
+    numbers: int = sum(parameter.numel() for parameter in steps.parameters)
     return min(MAX_PHYSICAL_BATCH, max(PROBED, MAX_NUMBERS // numbers))
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.privacy.dpsgd.clipping import FILLED, Clipping, Flat, PerLayer, TopK
@@ -21,10 +23,6 @@ from bench.privacy.dpsgd.dp_sgd import DPSGDRun, NoisySteps
 from bench.privacy.dpsgd.exact_normal import BITS, floored_normals, system_words
 from bench.privacy.dpsgd.example_checks import random_images
 from bench.privacy.dpsgd.gradient_forms import Gradients, Outer, picked
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 EXACT: tuple[type[Clipping], ...] = (Flat, PerLayer, TopK)
 """The ways of clipping whose sums are those of the examples' clipped gradients."""

@@ -24,7 +24,6 @@ from bench.privacy.dpsgd.gradient_forms import Gradients, Outer, picked
 
 _AT_ONCE = 32  # with this many examples, copies of the windows fit a processor's cache
 
-
 _Edge = torch.autograd.graph.GradientEdge
 _NOTHING = pytree.tree_flatten(())[1]
 

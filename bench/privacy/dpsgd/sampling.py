@@ -21,38 +21,18 @@ def batches(
     sampling: Sampling, places: int, size: int, present: int, randomness: np.random.Generator
 ) -> Iterator[Rows]:
     """Yield the rows, among the `present` records, of each step's batch, without end; `size` is expected or exact."""
-    draw = {
-        Sampling.POISSON: _poisson, Sampling.FIXED: _fixed,
-        Sampling.RANDOM_ALLOCATION: _allocated, Sampling.SHUFFLED: _shuffled,
-    }[sampling]  # fmt: skip
-    return draw(places, size, present, randomness)
-
-
-def _poisson(places: int, size: int, present: int, randomness: np.random.Generator) -> Iterator[Rows]:
+    sampling = Sampling(sampling)
     while True:
-        yield np.flatnonzero(randomness.random(present) < size / places)
-
-
-def _fixed(places: int, size: int, present: int, randomness: np.random.Generator) -> Iterator[Rows]:
-    while True:
-        chosen = np.sort(randomness.choice(places, size, replace=False, shuffle=False))
-        yield chosen[chosen < present]
-
-
-def _allocated(places: int, size: int, present: int, randomness: np.random.Generator) -> Iterator[Rows]:
-    steps = steps_of_epoch(size / places)
-    while True:
-        yield from _cut(randomness.integers(steps, size=present), steps)
-
-
-def _shuffled(places: int, size: int, present: int, randomness: np.random.Generator) -> Iterator[Rows]:
-    steps = steps_of_epoch(size / places)
-    while True:
-        step = np.arange(places) % steps  # sizes differ by one record at most
-        yield from _cut(randomness.permutation(step)[:present], steps)
-
-
-def _cut(step: NDArray[np.int64], steps: int) -> Iterator[Rows]:
-    """Yield the records of each of `steps` steps, given each record's (present,)."""
-    order = np.argsort(step, kind="stable")
-    yield from np.split(order, np.searchsorted(step[order], np.arange(1, steps)))
+        if sampling is Sampling.POISSON:
+            yield np.flatnonzero(randomness.random(present) < size / places)
+        elif sampling is Sampling.FIXED:
+            chosen = np.sort(randomness.choice(places, size, replace=False, shuffle=False))
+            yield chosen[chosen < present]
+        else:
+            steps = steps_of_epoch(size / places)
+            if sampling is Sampling.RANDOM_ALLOCATION:
+                step = randomness.integers(steps, size=present)
+            else:  # shuffled: sizes differ by one record at most
+                step = randomness.permutation(np.arange(places) % steps)[:present]
+            order = np.argsort(step, kind="stable")
+            yield from np.split(order, np.searchsorted(step[order], np.arange(1, steps)))

@@ -25,30 +25,11 @@ from bench.privacy.events.sampled_events import DPSGD, SampledGaussian, SampledG
 from bench.privacy.events.tuning import RepeatAndSelect
 
 __all__ = [
-    "DPSGD",
-    "EVENTS",
-    "AllocatedSteps",
-    "BandedSums",
-    "Bypass",
-    "ConfidentGNMax",
-    "Event",
-    "Exponential",
-    "FixedBatches",
-    "GNMax",
-    "Gaussian",
-    "LNMax",
-    "Laplace",
-    "PermuteAndFlip",
-    "PrintedTopK",
-    "PriorRandomizedResponse",
-    "RandomizedResponse",
-    "RepeatAndSelect",
-    "SampledGNMax",
-    "SampledGaussian",
-    "ShuffledEpochs",
-    "TopKRandomizedResponse",
-    "TreeSums",
-]
+    "DPSGD", "EVENTS", "AllocatedSteps", "BandedSums", "Bypass", "ConfidentGNMax", "Event", "Exponential",
+    "FixedBatches", "GNMax", "Gaussian", "LNMax", "Laplace", "PermuteAndFlip", "PrintedTopK",
+    "PriorRandomizedResponse", "RandomizedResponse", "RepeatAndSelect", "SampledGNMax", "SampledGaussian",
+    "ShuffledEpochs", "TopKRandomizedResponse", "TreeSums",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

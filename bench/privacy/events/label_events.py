@@ -20,8 +20,15 @@ class LabelResponse(Event):
 
     __slots__ = ()
     epsilon: float
+    classes: int
     count: int
     answers: int
+
+    def __post_init__(self) -> None:
+        positive("epsilon of randomised response", self.epsilon)
+        whole("the number of classes", self.classes, 2)
+        whole("how often a label is answered", self.count)
+        whole("the number of labels answered", self.answers)
 
     @property
     @abc.abstractmethod
@@ -64,12 +71,6 @@ class RandomizedResponse(LabelResponse):
     kind: ClassVar[str] = "randomized-response"
     counted: ClassVar[str] = "count"
 
-    def __post_init__(self) -> None:
-        positive("epsilon of randomised response", self.epsilon)
-        whole("the number of classes", self.classes, 2)
-        whole("how often a label is answered", self.count)
-        whole("the number of labels answered", self.answers)
-
     @property
     def outcomes(self) -> int:
         """The number of classes."""
@@ -97,11 +98,8 @@ class TopKRandomizedResponse(LabelResponse):
     counted: ClassVar[str] = "count"
 
     def __post_init__(self) -> None:
-        positive("epsilon of randomised response", self.epsilon)
-        whole("the number of classes", self.classes, 2)
+        LabelResponse.__post_init__(self)  # not super(): slots make another class
         whole("k", self.k, 2)
-        whole("how often a label is answered", self.count)
-        whole("the number of labels answered", self.answers)
         if self.k > self.classes:
             raise BenchError(f"k is at most the number of classes, {self.classes}, not {self.k}.")
 
@@ -111,10 +109,8 @@ class TopKRandomizedResponse(LabelResponse):
         return self.k
 
     def describe(self) -> str:
-        return (
-            f"randomised response over the top {self.k} of {self.classes} classes, epsilon {self.epsilon:g}, "
-            f"{self.count} times"
-        )
+        likely = f"the top {self.k} of {self.classes} classes"
+        return f"randomised response over {likely}, epsilon {self.epsilon:g}, {self.count} times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +129,5 @@ class PriorRandomizedResponse(RandomizedResponse):
         return 2
 
     def describe(self) -> str:
-        return (
-            f"randomised response over the likeliest of {self.classes} classes, epsilon {self.epsilon:g}, "
-            f"{self.count} times"
-        )
+        likely = f"the likeliest of {self.classes} classes"
+        return f"randomised response over {likely}, epsilon {self.epsilon:g}, {self.count} times"

@@ -208,10 +208,8 @@ class SampledGaussian(SampledGaussianEvent):
     name: ClassVar[str] = "sampled Gaussian noise"
 
     def describe(self) -> str:
-        return (
-            f"sampled Gaussian, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g} x norm, "
-            f"{self.count} sums"
-        )
+        noise = f"noise {self.noise_multiplier:g} x norm"
+        return f"sampled Gaussian, sampling rate {self.sampling_rate:g}, {noise}, {self.count} sums"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +230,6 @@ class SampledGNMax(SampledGaussianEvent):
 
     @property
     def relative_noise(self) -> float:
-        """See :attr:`SampledGaussianEvent.relative_noise`."""
         return self.sigma / math.sqrt(2)
 
     @property

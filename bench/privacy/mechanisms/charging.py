@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
+from typing import Any, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,15 +18,12 @@ from numpy.typing import NDArray
 from bench.core.errors import BenchError
 from bench.core.torch_modes import refuse_modes
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.accounting.accountants import proven
+from bench.privacy.accounting.accountants import Accounted, proven
 from bench.privacy.events.base_event import EVENTS, Event
 from bench.privacy.events.events import Bypass
 from bench.privacy.events.label_events import LabelResponse, PriorRandomizedResponse
 from bench.privacy.mechanisms.executors import Call, Executor, Noisy
 from bench.privacy.mechanisms.noise import DiscardedNoise, Noise, ZeroNoise
-
-if TYPE_CHECKING:
-    from bench.privacy.accounting.accountants import Accounted
 
 PUBLIC_IMAGES = "images are public in the analysis: nothing bounds what a release shows of a record's image"
 ALL_LABELS = "the noise is sized for one query label, and a training record may change all of them"
@@ -58,27 +55,20 @@ def mechanism(*private: str) -> Callable[[F], F]:
             try:
                 bound = signature.bind(self, *args, **options)
             except TypeError as error:
-                raise BenchError(f"ledger.{method.__name__}: {error}. Its arguments are {_usage(signature)}.") from None
+                _, *own = (one.replace(annotation=one.empty) for one in signature.parameters.values())
+                usage = inspect.Signature(own)  # as a call writes it, without types
+                raise BenchError(f"ledger.{method.__name__}: {error}. Its arguments are {usage}.") from None
             bound.apply_defaults()
             _, *given = ((name, plain(value)) for name, value in bound.arguments.items())
-            call = Call(
-                method.__name__,
-                self.unit,
-                {name: value for name, value in given if name in private},
-                {name: value for name, value in given if name not in private},
-            )
+            hidden = {name: value for name, value in given if name in private}
+            shown = {name: value for name, value in given if name not in private}
+            call = Call(method.__name__, self.unit, hidden, shown)
             self._call, self._charged_before = self._executor.begin(call), (len(self._events), len(self._spent))
             return method(self, **self._call.arguments)
 
         return cast("F", called)
 
     return decorate
-
-
-def _usage(signature: inspect.Signature) -> str:
-    """Return the arguments of a mechanism as a call writes them, without types."""
-    own = [one.replace(annotation=one.empty) for name, one in signature.parameters.items() if name != "self"]
-    return str(inspect.Signature(own))
 
 
 def plain(value: Any) -> Any:

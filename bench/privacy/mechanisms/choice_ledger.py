@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.privacy.events.base_event import positive
-from bench.privacy.events.events import Exponential, PermuteAndFlip
+from bench.privacy.events.choice_events import Choice, Exponential, PermuteAndFlip
 from bench.privacy.mechanisms import mechanisms
 from bench.privacy.mechanisms.charging import Charging, mechanism
+from bench.privacy.mechanisms.noise import Law
 
 
 class ChoiceMechanisms(Charging):
@@ -28,28 +29,26 @@ class ChoiceMechanisms(Charging):
         the same direction, which halves the noise. Each row costs `epsilon`. Non-finite scores count as 0. Raises
         :class:`BenchError` on scores of another shape or without candidates.
         """
-        given = self._scores(scores)
-        scale = choice_scale(sensitivity, epsilon, monotonic)
-        self._charge(Exponential(epsilon, len(given), unit=self.unit, adjacency=self.adjacency))
-        return self._ask(partial(mechanisms.noisy_choice, self._or_zeros(given), scale, "gumbel"))
+        return self._choose(Exponential, "gumbel", scores, sensitivity, epsilon, monotonic)
 
     @mechanism("scores")
     def permute_and_flip(
         self, scores: NDArray[Any], *, sensitivity: float, epsilon: float, monotonic: bool = False
     ) -> NDArray[np.int64]:
         """Release the candidate with the largest score after exponential noise; see :meth:`exponential_mechanism`."""
-        given = self._scores(scores)
-        scale = choice_scale(sensitivity, epsilon, monotonic)
-        self._charge(PermuteAndFlip(epsilon, len(given), unit=self.unit, adjacency=self.adjacency))
-        return self._ask(partial(mechanisms.noisy_choice, self._or_zeros(given), scale, "exponential"))
+        return self._choose(PermuteAndFlip, "exponential", scores, sensitivity, epsilon, monotonic)
 
-    def _scores(self, scores: NDArray[Any]) -> NDArray[np.float64]:
+    def _choose(
+        self, kind: type[Choice], law: Law, scores: NDArray[Any], sensitivity: float, epsilon: float, monotonic: bool
+    ) -> NDArray[np.int64]:
         given = np.asarray(scores, dtype=np.float64)
         if given.ndim != 2 or not given.size:
             raise BenchError(
                 f"scores must have the shape (choices, candidates), at least one of each, not {given.shape}."
             )
-        return given
+        scale = choice_scale(sensitivity, epsilon, monotonic)
+        self._charge(kind(epsilon, len(given), unit=self.unit, adjacency=self.adjacency))
+        return self._ask(partial(mechanisms.noisy_choice, self._or_zeros(given), scale, law))
 
 
 def choice_scale(sensitivity: float, epsilon: float, monotonic: bool) -> float:

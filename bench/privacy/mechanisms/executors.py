@@ -5,16 +5,14 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from bench.core.errors import BenchError
+from bench.core.types import PrivacyUnit
 from bench.privacy.dpsgd.dp_sgd import train
-
-if TYPE_CHECKING:
-    from bench.core.types import PrivacyUnit
-    from bench.privacy.events.base_event import Event
-    from bench.privacy.events.batch_events import Training
-    from bench.privacy.mechanisms.noise import Noise
+from bench.privacy.events.base_event import Event
+from bench.privacy.events.batch_events import Training
+from bench.privacy.mechanisms.noise import Noise
 
 A = TypeVar("A")
 

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Claim, PrivacyUnit, Sampling
+from bench.privacy.accounting.accountants import Accounted
 from bench.privacy.accounting.claims import DPSD_LABEL_GAP
 from bench.privacy.accounting.data_dependent import release_rows
 from bench.privacy.accounting.pate import check_votes
 from bench.privacy.accounting.smooth_sensitivity import check_release, sanitise
 from bench.privacy.dpsgd.dp_sgd import STRATEGIES, DPSGDRun, NoisySteps
 from bench.privacy.dpsgd.exact_steps import ExactSteps, check_exact
+from bench.privacy.events import events
 from bench.privacy.events.base_event import positive, whole
 from bench.privacy.events.batch_events import Training
-from bench.privacy.events.events import (
-    ConfidentGNMax,
-    Gaussian,
-    GNMax,
-    Laplace,
-    LNMax,
-    PrintedTopK,
-    PriorRandomizedResponse,
-    RandomizedResponse,
-    TopKRandomizedResponse,
-)
 from bench.privacy.events.label_events import LabelResponse
 from bench.privacy.mechanisms import mechanisms, responses
 from bench.privacy.mechanisms.charging import PRIVATE as PRIVATE
@@ -42,20 +36,12 @@ from bench.privacy.mechanisms.sampled_ledger import SampledMechanisms
 from bench.privacy.mechanisms.stream_ledger import StreamMechanisms
 from bench.storage.checkpoint import Checkpoint
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
-    from numpy.typing import NDArray
-
-    from bench.privacy.accounting.accountants import Accounted
-
 
 @dataclass(frozen=True, slots=True)
 class VoteRelease:
     """One batch of votes, for the data-dependent accountants; private, never written."""
 
-    event: LNMax | GNMax | ConfidentGNMax
+    event: events.LNMax | events.GNMax | events.ConfidentGNMax
     votes: NDArray[np.float64]
     answered: NDArray[np.bool_]
 
@@ -86,17 +72,14 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         """
         counts = self._counts(votes, teachers)
         granularity = GRANULARITY if self._executor.exact else None
-        event = LNMax(gamma, len(counts), secure_granularity=granularity)
-        self._charge(event)
-        return self._release_votes(event, counts, partial(mechanisms.lnmax, counts, gamma))
+        event = events.LNMax(gamma, len(counts), secure_granularity=granularity)
+        return self._charge_votes(event, counts, partial(mechanisms.lnmax, counts, gamma))
 
     @mechanism("votes")
     def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.mechanisms.gnmax` of `votes`; see :meth:`noisy_max`."""
         counts = self._counts(votes, teachers)
-        event = GNMax(sigma, len(counts))
-        self._charge(event)
-        return self._release_votes(event, counts, partial(mechanisms.gnmax, counts, sigma))
+        return self._charge_votes(events.GNMax(sigma, len(counts)), counts, partial(mechanisms.gnmax, counts, sigma))
 
     @mechanism("votes")
     def confident_noisy_max(
@@ -108,17 +91,16 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         """
         counts = self._counts(votes, teachers)
         cap = min(max_answers, len(counts))
-        event = ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap)
-        self._charge(event)
+        event = events.ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap)
         release = partial(mechanisms.confident_gnmax, counts, threshold, sigma1, sigma2, cap)
-        return self._release_votes(event, counts, release)
+        return self._charge_votes(event, counts, release)
 
     @mechanism("values")
     def gaussian(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
         """Release `mechanisms.gaussian` of `values`, whose L2 sensitivity the caller states."""
         given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
-        self._charge(Gaussian(noise_multiplier, unit=self.unit, adjacency=self.adjacency))
+        self._charge(events.Gaussian(noise_multiplier, unit=self.unit, adjacency=self.adjacency))
         return self._ask(partial(mechanisms.gaussian, self._or_zeros(given), sensitivity, noise_multiplier))
 
     @mechanism("values")
@@ -140,7 +122,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
             multiplier *= sensitivity / rounded
             # A shift moves by no more than this number of whole steps.
             steps = max(1, math.floor(rounded * GRANULARITY))
-        event = Laplace(multiplier, grid_steps=steps, unit=self.unit, adjacency=self.adjacency)
+        event = events.Laplace(multiplier, grid_steps=steps, unit=self.unit, adjacency=self.adjacency)
         self._charge(event)
         return self._ask(partial(mechanisms.laplace, self._or_zeros(given), sensitivity, noise_multiplier))
 
@@ -148,7 +130,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     def randomized_response(self, labels: NDArray[Any], *, epsilon: float, classes: int) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.responses.randomized_response` of `labels` (n,), each label once."""
         given = self._labels(labels)
-        self._charge_labels(RandomizedResponse(epsilon, classes, answers=len(given), unit=self._label_unit))
+        self._charge_labels(events.RandomizedResponse(epsilon, classes, answers=len(given), unit=self._label_unit))
         return self._ask(partial(responses.randomized_response, given, epsilon, classes))
 
     @mechanism("labels")
@@ -166,9 +148,10 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         k = int(sets.shape[1])
         if outside == "printed":
             # Positional: reason, epsilon, k, classes, answers.
-            self._record(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
+            self._record(events.PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
             return self._ask(partial(responses.printed_top_k, given, sets, epsilon, classes))
-        self._charge_labels(TopKRandomizedResponse(epsilon, k, classes, answers=len(given), unit=self._label_unit))
+        event = events.TopKRandomizedResponse(epsilon, k, classes, answers=len(given), unit=self._label_unit)
+        self._charge_labels(event)
         return self._ask(partial(responses.top_k_randomized_response, given, sets, epsilon, classes))
 
     @mechanism("labels")
@@ -188,7 +171,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         given = responses.known_labels(np.asarray(labels), known.shape[1])
         if len(np.unique(chosen)) < len(chosen) or ((chosen < 0) | (chosen >= len(given))).any():
             raise BenchError(f"rows must be different positions in 0..{len(given) - 1}.")
-        event = PriorRandomizedResponse(epsilon, known.shape[1], answers=len(chosen), unit=self._label_unit)
+        event = events.PriorRandomizedResponse(epsilon, known.shape[1], answers=len(chosen), unit=self._label_unit)
         last = self._events[-1] if self._events else None
         if self._hidden is None or not np.array_equal(self._hidden[0], given) or self._hidden[1][chosen].any():
             self._hidden = given, np.zeros(len(given), dtype=np.bool_)
@@ -205,7 +188,7 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
     def _label_unit(self) -> PrivacyUnit:
         return PrivacyUnit.QUERY_LABEL if self.unit is PrivacyUnit.QUERY_LABEL else PrivacyUnit.LABEL
 
-    def _charge_labels(self, event: RandomizedResponse | TopKRandomizedResponse) -> None:
+    def _charge_labels(self, event: events.RandomizedResponse | events.TopKRandomizedResponse) -> None:
         """Charge `event`; query labels are separate units and join one event, record labels may repeat and compose."""
         last = self._events[-1] if self._events else None
         if event.unit is PrivacyUnit.QUERY_LABEL and isinstance(last, LabelResponse) and self._left is None:
@@ -301,11 +284,11 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         grid, scaled by the private deviation, would reveal that deviation.
         """
         self.check_sanitised()
-        if len(self._votes) != 1 or isinstance(self._votes[0].event, LNMax):
+        if len(self._votes) != 1 or isinstance(self._votes[0].event, events.LNMax):
             raise BenchError("the sanitised claim needs a single batch of votes with Gaussian noise: use GNMax.")
         release = self._votes[0]
         event = release.event
-        assert isinstance(event, (GNMax, ConfidentGNMax))
+        assert isinstance(event, (events.GNMax, events.ConfidentGNMax))
         order = check_release(event, delta, release.votes.shape[1])
         found = sanitise(release.votes, event, delta, order, answered=release.answered)
         noise = self._executor.draw(lambda source: source.gaussian((1,), 1.0))
@@ -329,12 +312,14 @@ class Ledger(SampledMechanisms, ChoiceMechanisms, StreamMechanisms):
         self._refuse_again()
         return check_votes(votes, teachers)
 
-    def _release_votes(
+    def _charge_votes(
         self,
-        event: LNMax | GNMax | ConfidentGNMax,
+        event: events.LNMax | events.GNMax | events.ConfidentGNMax,
         counts: NDArray[np.float64],
         release: Callable[[Noise], NDArray[np.int64]],
     ) -> NDArray[np.int64]:
+        """Charge `event`, return the answers, and keep the votes for the data-dependent accountants."""
+        self._charge(event)
         answers = self._ask(release)
         kept = VoteRelease(event, counts.copy(), answers != mechanisms.UNANSWERED)
         kept.votes.flags.writeable = kept.answered.flags.writeable = False  # the caller keeps its own arrays

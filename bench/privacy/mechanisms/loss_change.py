@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from bench.core.transforms import as_float
 from bench.privacy.dpsgd.dp_sgd import known_labels
 from bench.privacy.mechanisms.mechanisms import gaussian, poisson_sample
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bench.privacy.mechanisms.noise import Noise
+from bench.privacy.mechanisms.noise import Noise
 
 RECORDS_A_PASS = 1024
 

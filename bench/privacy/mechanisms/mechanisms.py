@@ -9,19 +9,15 @@ counts are a bug in the method's code, and are refused.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core import margins
 from bench.core.errors import BenchError
 from bench.privacy.mechanisms.noise import FURTHEST, GRANULARITY, Law, Noise
 from bench.privacy.mechanisms.responses import known_labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 UNANSWERED = -1
 
@@ -163,11 +159,7 @@ def sampled_gnmax(
 
 
 def nearest_votes(
-    distances: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    sampled: NDArray[np.bool_],
-    classes: int,
-    neighbours: int,
+    distances: NDArray[np.float64], labels: NDArray[np.int64], sampled: NDArray[np.bool_], classes: int, neighbours: int
 ) -> NDArray[np.float64]:
     """Return the labels' counts (queries, classes) of the nearest `sampled` records; see :func:`sampled_gnmax`."""
     # Keep sampled records nearer than unsampled ones, whose number would otherwise decide whether such a record votes.
@@ -218,7 +210,7 @@ def sampled_updates(
     step = noise.grid_step(std, max_norm, entries)
     total = np.zeros(entries, dtype=np.int64 if step else np.float64)
     for number in np.flatnonzero(poisson_sample((clients,), sampling_rate, noise)):
-        total += in_steps(clipped(update_of(updates, int(number), entries), max_norm), step).astype(total.dtype)
+        total += in_steps(clipped(checked(updates(int(number)), entries), max_norm), step).astype(total.dtype)
     return plus_gaussian(total.astype(np.float64), std, step, noise)
 
 
@@ -252,11 +244,6 @@ def clipped_function(
 ) -> NDArray[np.float64]:
     """Return the value to which :func:`sampled_function` adds noise: (entries,), with L2 norm at most `max_norm`."""
     return clipped(checked(function(sampled), entries), max_norm)
-
-
-def update_of(updates: Callable[[int], NDArray[np.float64]], number: int, entries: int) -> NDArray[np.float64]:
-    """Return the update (entries,) of client `number`, zeros if not finite; raise on another shape."""
-    return checked(updates(number), entries)
 
 
 def checked(given: NDArray[np.float64], entries: int) -> NDArray[np.float64]:

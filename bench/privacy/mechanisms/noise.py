@@ -5,22 +5,19 @@ from __future__ import annotations
 import abc
 import math
 import secrets
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams, salted_digest
 from bench.privacy.dpsgd.exact_normal import BITS, floored_normals, system_words
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 GRANULARITY = 1024
 """Secure Laplace noise is a multiple of 1/GRANULARITY: it costs what continuous noise does; votes need no rounding."""
 FURTHEST = 2.0**46
 """Values are clipped to this many grid steps, 4 million deviations of the noise; there a quotient rounds by 2^-7."""
-
 
 Law = Literal["gumbel", "exponential"]
 """The noise distributions for choosing a candidate."""

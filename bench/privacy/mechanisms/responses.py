@@ -6,15 +6,13 @@ As in :mod:`bench.privacy.mechanisms.mechanisms`, no label makes a mechanism rai
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.privacy.mechanisms.noise import Noise
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int, noise: Noise) -> NDArray[np.int64]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
@@ -14,11 +16,6 @@ from bench.privacy.events.base_event import positive, whole
 from bench.privacy.events.events import SampledGaussian, SampledGNMax
 from bench.privacy.mechanisms import loss_change, mechanisms
 from bench.privacy.mechanisms.charging import Charging, mechanism
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 
 class SampledMechanisms(Charging):
