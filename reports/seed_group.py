@@ -78,7 +78,7 @@ class SeedGroup:
 
         cold = [record.provenance for record in records if not record.provenance.artefacts_found]
         self.cost = min((provenance.wall_seconds for provenance in cold if provenance.wall_seconds), default=None)
-        """Least over cells that took nothing from the cache, as other work on the machine only adds; None if all did."""
+        """Least over cells that took nothing from the cache: other work on the machine only adds. None if all did."""
         self.cost_is = "≤ " if any("wall_seconds" in provenance.unread for provenance in cold) else ""
         """How :attr:`cost` relates to the time: on private data, times are rounded up to minutes."""
         processors = {_processor(record.provenance) for record in records}
