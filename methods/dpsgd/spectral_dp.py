@@ -44,9 +44,9 @@ from scipy.fft import dct
 from torch import Tensor
 
 from bench.core.progress import Stage
-from bench.interface import Claim, Facts, register_method, setting
+from bench.interface import Facts, register_method, setting
 from bench.methods.dpsgd.dp_sgd import DPSGD, DPSGDConfig, processed
-from bench.privacy.accounting.accountants import claim_by
+from bench.methods.shared.calibration import ClaimedBy
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
 from bench.storage.checkpoint import Checkpoint
 
@@ -86,13 +86,15 @@ def filtered(gradient: Tensor, block: int, ratio: float) -> Tensor:
 
 
 @register_method("spectral-dp")
-class SpectralDP(DPSGD):
+class SpectralDP(ClaimedBy, DPSGD):
     """Poisson batches, per-example clipping and Gaussian noise through the ledger; then a low-pass filter."""
 
     config: SpectralDPConfig
     version = 1
     citation = "Feng et al. 2023; Tramer and Boneh 2021"
     claimed_by = "rdp"  # the improved conversion, as in the Opacus that the authors' code requires
+    claimed_in = "Feng et al., IEEE S&P 2023 (arXiv:2307.13231), privacy_budget.py: Renyi accounting of DP-SGD"
+    claim_note = "holds for noise of the whole deviation on every frequency that is kept, as here"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -103,11 +105,6 @@ class SpectralDP(DPSGD):
         """
         given = super().presets(facts)
         return {**given, "quick": {**given["quick"], "filter_ratio": 0.75}}
-
-    def claimed(self, delta: float) -> Claim:
-        source = "Feng et al., IEEE S&P 2023 (arXiv:2307.13231), privacy_budget.py: Renyi accounting of DP-SGD"
-        note = "holds for noise of the whole deviation on every frequency that is kept, as here"
-        return claim_by(self.claimed_by, self.charges(), delta, source, note)
 
     def dp_sgd_run(self, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
         run = super().dp_sgd_run(stage, checkpoint)

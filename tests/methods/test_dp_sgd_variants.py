@@ -39,6 +39,21 @@ def run(name: str, **change: Any) -> tuple[dict[str, torch.Tensor], Ledger]:
     return released.student.state_dict(), ledger
 
 
+def samplers() -> list[tuple[str, str]]:
+    kinds = [METHODS.get(name) for name in METHODS.names()]
+    chosen = [kind for kind in kinds if "sampling" in {one.name for one in dataclasses.fields(kind.Config)}]
+    return [(kind.name, sampling) for kind in chosen for sampling in kind.samplings]
+
+
+@pytest.mark.parametrize(("name", "sampling"), samplers())
+def test_a_claim_fits_the_budget_it_was_calibrated_to(name: str, sampling: str) -> None:
+    """Whatever the sampling that really ran: the papers claim Poisson's figure."""
+    method, facts = METHODS.get(name), dataclasses.replace(MNIST, public_records=1_000)
+    config = dataclasses.replace(build_config(method, Preset.QUICK, facts)[0], sampling=sampling)
+    calibrated = method(config, facts).calibrate(Budget(3.0, 1e-5, Basis.CLAIMED))
+    assert method(calibrated, facts).claimed(1e-5).epsilon == pytest.approx(3.0, rel=0.02)
+
+
 def test_the_noise_of_zcdp_falls_as_the_authors_do() -> None:
     config = METHODS.get("zcdp").Config(epochs=25.0, batch_size=600, noise_multiplier=10.0)
     assert config.stages(60_000) == [(10.0, 1000), (10.0 * 0.7008, 1000), (10.0 * 0.7008**2, 500)]
