@@ -135,22 +135,23 @@ def run_checks(asked: Asked, *, json: bool) -> None:
     kept = None if asked.out is None and inline else Checks(asked.out or Path("runs"), asked.words())
     known = {name: done for name, method in chosen.items() if kept and (done := kept.find(method))}
     left = {name: method for name, method in chosen.items() if name not in known}
-    if kept is not None and not inline:
-        if asked.launch.jobs is not None:
-            settings = settings.model_copy(update={"jobs": asked.launch.jobs})
-        with open_progress(quiet=asked.quiet) as progress:
-            ended = kept.launch(left, settings, progress)
-        known |= {name: done for name, method in left.items() if (done := kept.find(method))}
-        _print(list(known.values()), json)
-        leave(ended, not all(result.ok for result in known.values()))
-        return
+    ended = None
     with open_progress(quiet=asked.quiet) as progress:
-        known |= _side_by_side(left, asked, kept, progress, alone=len(chosen) == 1 and kept is None)
-    results = [known[name] for name in chosen]
+        if kept is None or inline:
+            known |= _side_by_side(left, asked, kept, progress, alone=len(chosen) == 1 and kept is None)
+        else:
+            if asked.launch.jobs is not None:
+                settings = settings.model_copy(update={"jobs": asked.launch.jobs})
+            ended = kept.launch(left, settings, progress)
+            known |= {name: done for name, method in left.items() if (done := kept.find(method))}
+    results = [known[name] for name in chosen if name in known]
     _print(results, json)
     for origin, why in METHODS.broken.items():
         echo(f"not checked, plug-in failed to import: {origin}: {why}", err=True)
-    if not all(result.ok for result in results):
+    failed = not all(result.ok for result in results)
+    if ended is not None:
+        leave(ended, failed)
+    elif failed:
         raise typer.Exit(1)
 
 

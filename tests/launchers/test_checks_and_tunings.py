@@ -35,6 +35,16 @@ def test_a_check_is_kept_for_the_same_code_and_options(tmp_path: Path) -> None:
     assert kept.find(method) is None  # made again
 
 
+def test_a_plugin_that_cannot_be_imported_is_named_whatever_makes_the_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS.broken, "mine", "ImportError: no module")
+    said = "not checked, plug-in failed to import: mine: ImportError: no module"
+    words = ["check", "nonprivate", "-o", tmp_path, "--seconds", "0", "--brief"]
+    assert said in bench(*words).stderr
+    assert said in bench(*words, *LOCAL).stderr  # the check is kept, so nothing is launched
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("registries_restored")
 def test_checks_by_launcher_are_kept_and_made_again_after_an_edit(tmp_path: Path) -> None:
