@@ -255,17 +255,18 @@ class RunDir:
             yield
 
     def write_record(self, record: Record) -> Path:
-        """Write `record` and return its path."""
+        """Write `record`, delete what killed attempts left of it, and return its path."""
         path = self.record_path(record.key)
         with self.guarded(record.disclosure.owner_only):
             write_atomic(path, record.to_json().encode())
+            for left in path.parent.glob(f".{path.name}.*.tmp"):  # by a killed attempt: the caller holds the claim
+                left.unlink(missing_ok=True)
         return path
 
     def read_record(self, key: str) -> Record | None:
         """Return the cell's record; None if it is missing, unreadable, or damaged (then it is set aside)."""
-        records = Records()
-        self._read_into(records, self.record_path(key))
-        return records.found[0] if records.found else None
+        found, _ = self.read_records_of([key])
+        return found[0] if found else None
 
     def read_records_of(self, keys: Iterable[str], *, set_aside: bool = True) -> tuple[list[Record], list[str]]:
         """Return the valid records of `keys`, in their order, and a line for each other (see read_records)."""
