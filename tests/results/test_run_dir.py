@@ -36,15 +36,6 @@ def test_record_survives_its_file(tmp_path: Path) -> None:
     json.loads(path.read_text(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
-def test_what_a_killed_attempt_left_of_a_record_is_deleted(tmp_path: Path) -> None:
-    run_dir, first, second = RunDir(tmp_path).create(), record(key="a-1"), record(key="a-10")
-    parts = [run_dir.records_path / f".{one.key}.json.0123456789ab.tmp" for one in (first, second)]
-    for part in parts:
-        part.write_bytes(b"{")
-    run_dir.write_record(first)
-    assert [part.exists() for part in parts] == [False, True]
-
-
 @given(st.floats(min_value=0), st.text(max_size=40))
 def test_any_figure_and_text_survive(figure: float, text: str) -> None:
     given = record(claimed=figure, notes=[text])
