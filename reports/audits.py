@@ -9,8 +9,9 @@ from bench.core.types import Instrument
 from bench.reports.leaderboard import Board, cells_of
 from bench.results.attack_record import AuditRecord, PairBound
 from bench.results.audited import bound_text, runs_text
+from bench.results.candidates import CandidatesFound
 from bench.results.full_size import has_full_size
-from bench.results.text import Table, epsilon_text, markdown_table, md
+from bench.results.text import Table, epsilon_text, markdown_table, md, percent_text
 
 COLUMNS = ("claimed", "proven", "by release", "cap", "without noise", "by transcript", "pair", "runs", "verdict")
 READING = (
@@ -24,6 +25,13 @@ READING = (
     "conclusive. A bound above claimed refutes the claim, one above proven reveals a bug, and a low bound does not "
     "support a claim. If several seeds were audited, the first one counts. Rows with the same method, privacy and "
     "small data sets share an audit, and name the audited row."
+)
+INFORMED = ("candidates", "seen", "right", "success in %", "interval", "bound", "without noise")
+INFORMED_READING = (
+    "The attacker knows every record but one and guesses which of 10 or 100 equally likely candidates it is, from the "
+    "ledger's answers (transcript) or from the student (release). A blind guess is right in 10% or 1% of the cases, "
+    "and the proven curve limits what any attacker reaches: the column bound. Intervals are at 95% for all guesses of "
+    "a row together; one above its bound would reveal a bug."
 )
 
 
@@ -64,6 +72,32 @@ def _joined(pairs: Iterable[PairBound], text: Callable[[PairBound], str]) -> str
     return "; ".join(f"{name}: {said}" for name, said in sorted(texts.items()))
 
 
+def informed_cells(found: CandidatesFound) -> tuple[str, ...]:
+    """Return the texts of :data:`INFORMED` for one number of candidates and what the attacker saw."""
+    silent = "–" if found.silent is None else f"{found.silent[0]} of {found.silent[1]}"
+    interval = f"{percent_text(found.low, 'down')} to {percent_text(found.high, 'up')}"
+    return (
+        f"{found.candidates:,}", found.instrument, f"{found.right:,} of {found.runs:,}",
+        f"{100 * found.right / found.runs:.2f}", interval, percent_text(found.bound, "up"), silent,
+    )  # fmt: skip
+
+
+def informed_tables(board: Board) -> list[Table]:
+    """Return how often the informed attacker named the record of a row, one table per data set and unit."""
+    found = []
+    for (dataset, unit), rows in board.tables().items():
+        lines = tuple(
+            (row.method, cells_of(row)["target epsilon (basis)"], epsilon_text(row.proven, "up"), *informed_cells(one))
+            for row in rows
+            if row.informed is not None
+            for one in row.informed.candidates
+        )
+        if lines:
+            columns = ("method", "target epsilon (basis)", "proven", *INFORMED)
+            found.append(Table(f"Naming the record: {dataset}, unit {unit}", columns, lines))
+    return found
+
+
 def tables(board: Board) -> list[Table]:
     """Return the deciding pair audits of the rows of `board`, one table per data set and unit."""
     found = []
@@ -82,5 +116,14 @@ def audits_page(board: Board) -> str:
     """Return :func:`tables` as Markdown, or "" without a pair audit."""
     audits = [row.pair for rows in board.tables().values() for row in rows if row.pair is not None]
     count = f"{sum(map(has_full_size, audits))} of the {counted(len(audits), 'audit')} below ran the pair at full size."
-    parts = [f"## {md(table.caption)}\n\n{markdown_table(table.columns, table.rows)}" for table in tables(board)]
-    return "\n".join(["# Audits\n", f"{READING} {count}\n", *parts]) if parts else ""
+    text = "\n".join(["# Audits\n", f"{READING} {count}\n", *_sections(tables(board))]) if audits else ""
+    informed = informed_tables(board)
+    if informed:
+        text += "\n".join(
+            ["\n" * bool(text) + "# The informed attacker\n", f"{INFORMED_READING}\n", *_sections(informed)]
+        )
+    return text
+
+
+def _sections(found: Iterable[Table]) -> list[str]:
+    return [f"## {md(table.caption)}\n\n{markdown_table(table.columns, table.rows)}" for table in found]

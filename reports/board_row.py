@@ -11,7 +11,8 @@ from bench.reports.claims import CHOSEN, Claim, claim_of, remarks_of
 from bench.reports.order import MARKS
 from bench.reports.seed_group import SeedGroup
 from bench.results.attack_record import AuditRecord
-from bench.results.audited import audited_of
+from bench.results.audited import audited_of, informed_of
+from bench.results.candidates import named
 from bench.results.record import Audited
 from bench.results.text import audited_text, epsilon_text
 
@@ -77,6 +78,16 @@ class BoardRow(SeedGroup):
     def pair(self) -> AuditRecord | None:
         """The deciding pair audit, if there is one."""
         return self.counted[0] if self.counted and self.counted[0].kind is AuditKind.PAIR else None
+
+    @cached_property
+    def informed(self) -> AuditRecord | None:
+        """The audit of the attacker who knows all records but one, if there is one."""
+        return informed_of(self.audits, self.unit)
+
+    @property
+    def named(self) -> dict[str, float | None]:
+        """The lower limits of that attacker's success by their columns."""
+        return named(self.informed.candidates if self.informed else ())
 
     @cached_property
     def _interval(self) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from bench.reports.ranks import resolution, set_ranks, set_spreads
 from bench.reports.reported.numbers import Reported
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.audited import by_student
+from bench.results.candidates import NAMED
 from bench.results.derived import row_key
 from bench.results.record import Record, Status
 from bench.results.text import (
@@ -171,7 +172,7 @@ def to_markdown(board: Board) -> str:
     parts = ["# Leaderboard\n"]
     if board.rows:
         parts.append(f"{ORDER}\n\n{LEGEND}\n")
-    if any(row.pair is not None for row in board.rows):
+    if any(row.pair or row.informed for row in board.rows):
         parts.append("For what was audited, how often, and with what power, see [audits.md](audits.md).\n")
     for (dataset, unit), rows in board.tables().items():
         deltas = sorted({row.delta for row in rows})
@@ -204,17 +205,21 @@ def to_markdown(board: Board) -> str:
 CSV_COLUMNS = (
     "dataset", "unit", "adjacency", "method", "asked", "basis", "target_adjacency", "delta", "preset", "noise",
     "claimed", "proven", "proven_by", "replace_one", "claim", "claim_reason", "audited", "audit_status", "audited_by",
-    *RISKS, "budget", "place", "place_last", "unranked", "marks", "accuracy", "low", "high", "spread", "official",
-    "drop", "seeds", "collapsed", "public_data", "cost", "remarks", "reduced", "keys", "config",
+    *RISKS, *NAMED.values(), "budget", "place", "place_last", "unranked", "marks", "accuracy", "low", "high", "spread",
+    "official", "drop", "seeds", "collapsed", "public_data", "cost", "remarks", "reduced", "keys", "config",
 )  # fmt: skip
 
 
 def to_csv(board: Board) -> str:
     """Return the board as CSV with the columns :data:`CSV_COLUMNS`; lists are joined by "; "."""
-    bounds: dict[str, Toward] = {"proven": "up", "replace_one": "up", "audited": "down", **dict.fromkeys(RISKS, "up")}
+    bounds: dict[str, Toward] = {
+        "proven": "up", "replace_one": "up", "audited": "down", **dict.fromkeys(RISKS, "up"),
+        **dict.fromkeys(NAMED.values(), "down"),
+    }  # fmt: skip
 
     def cell(row: BoardRow, column: str) -> object:
-        value = row.risk.as_dict()[column] if column in RISKS else getattr(row, column)
+        limits = {**row.risk.as_dict(), **row.named}
+        value = limits[column] if column in limits else getattr(row, column)
         return epsilon_digits(value, bounds[column]) if column in bounds else value
 
     return csv_text(CSV_COLUMNS, ([cell(row, column) for column in CSV_COLUMNS] for row in board.rows))

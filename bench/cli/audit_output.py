@@ -11,8 +11,7 @@ from bench.core.progress import echo, print_fields, print_json, print_table
 from bench.core.types import AuditKind
 from bench.reports import audits
 from bench.results.attack_record import AuditRecord, MechanismVerdict
-from bench.results.candidates import CandidatesFound
-from bench.results.text import epsilon_text, percent_text
+from bench.results.text import epsilon_text
 
 
 def print_results(results: Sequence[AuditRecord], out: Path, json: bool) -> None:
@@ -38,8 +37,8 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
     informed = [a for a in results if a.kind is AuditKind.CANDIDATES]
     others = [a for a in results if a.kind not in (AuditKind.PAIR, AuditKind.CANDIDATES)]
     for a in informed:
-        rows = [_informed_cells(found) for found in a.candidates]
-        print_table(f"{a.student}: which candidate? {a.verdict}", _INFORMED, rows)
+        rows = [audits.informed_cells(found) for found in a.candidates]
+        print_table(f"{a.student}: which candidate? {a.verdict}", audits.INFORMED, rows)
         for line in a.notes:
             echo(line)
     for found, cells, columns in ((pairs, _pair_cells, _PAIR), (others, _canary_cells, _CANARIES)):
@@ -62,18 +61,6 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
 # Columns of the tables; the lines below a table give the remaining details.
 _PAIR = ("claimed", "proven", "by release", "by transcript", "outcome")
 _CANARIES = ("claimed", "proven", "audited", "mechanisms", "accuracy", "outcome")
-
-
-_INFORMED = ("candidates", "seen", "right", "success in %", "interval", "bound", "without noise")
-
-
-def _informed_cells(found: CandidatesFound) -> tuple[str, ...]:
-    silent = "–" if found.silent is None else f"{found.silent[0]} of {found.silent[1]}"
-    interval = f"{percent_text(found.low, 'down')} to {percent_text(found.high, 'up')}"
-    return (
-        f"{found.candidates:,}", found.instrument, f"{found.right:,} of {found.runs:,}",
-        f"{100 * found.right / found.runs:.2f}", interval, percent_text(found.bound, "up"), silent,
-    )  # fmt: skip
 
 
 def _short_names(keys: Collection[str]) -> dict[str, str]:

@@ -78,6 +78,12 @@ def counted(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> list[AuditRecor
     return [min(pairs, key=_place)] if pairs else [a for a in done if a.kind is not AuditKind.PAIR and a.channels]
 
 
+def informed_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> AuditRecord | None:
+    """Return the audit by candidates that counts for `unit`, the first by seed and key; None if there is none."""
+    done = (a for a in audits if a.status is Status.DONE and a.unit is unit and a.candidates)
+    return min(done, key=_place, default=None)
+
+
 def _place(audit: AuditRecord) -> tuple[list[str | int], int, str]:
     # Students of a row differ only in seed and digest. Compare numbers, so that seed 2 precedes seed 10.
     parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", audit.student)]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from bench.core.rows import Row
 from bench.core.types import Instrument
+from bench.privacy.accounting.risk import PRIORS
+
+NAMED = {round(1 / prior): f"named@{prior:g}" for prior in PRIORS}
+"""Columns of :func:`named` by number of candidates."""
 
 
 class CandidatesFound(Row):
@@ -37,3 +42,12 @@ class CandidatesFound(Row):
         if self.right > self.runs:
             raise ValueError("more right guesses than guesses")
         return self
+
+
+def named(found: Iterable[CandidatesFound]) -> dict[str, float | None]:
+    """Return the lower limit of the success by column of :data:`NAMED`, for the better of answers and release."""
+    limits: dict[str, float | None] = dict.fromkeys(NAMED.values())
+    for one in found:
+        if (column := NAMED.get(one.candidates)) is not None:
+            limits[column] = max(one.low, limits[column] or 0.0)
+    return limits

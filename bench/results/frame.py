@@ -11,7 +11,8 @@ from bench.core.types import Instrument
 from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accounting.risk import NAMES as RISKS
 from bench.results.attack_record import AuditRecord
-from bench.results.audited import by_student, counted, with_audits
+from bench.results.audited import by_student, counted, informed_of, with_audits
+from bench.results.candidates import NAMED, named
 from bench.results.derived import backbone_of, data_dependent, replaced_epsilon, risks_of, row_key
 from bench.results.record import VISIBLE, Privacy, Record, Utility
 
@@ -31,7 +32,7 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
 NUMBERS = (
     "epsilon", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "audited",
     "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "worst_class",
-    "calibration_error", "wall_seconds", *RISKS,
+    "calibration_error", "wall_seconds", *RISKS, *NAMED.values(),
 )  # fmt: skip
 _ABSENT = dict.fromkeys((*NUMBERS, "unit", "adjacency", "proven_by", "test_records", "inconclusive"))
 """The values of a record without privacy, utility and audits."""
@@ -87,12 +88,16 @@ def _privacy(privacy: Privacy | None) -> dict[str, Any]:
 
 def _audited(record: Record, audits: Sequence[AuditRecord]) -> dict[str, Any]:
     privacy = record.privacy
-    if privacy is None or privacy.audited is None:
+    if privacy is None:
         return {}
-    audited = privacy.audited
+    informed, audited = informed_of(audits, privacy.unit), privacy.audited
+    limits = named(informed.candidates if informed else ())
+    if audited is None:
+        return limits
     pairs = [pair for audit in counted(audits, privacy.unit) for pair in audit.pairs]
     transcript = any(pair.instrument is Instrument.TRANSCRIPT and pair.epsilon >= VISIBLE for pair in pairs)
     return {
+        **limits,
         "audited": None if audited.silent else audited.epsilon,
         # Pooled audits may show more than any one of them could.
         "audit_power": math.inf if transcript else max(audited.at_most or 0.0, audited.epsilon),

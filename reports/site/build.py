@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
@@ -189,14 +189,18 @@ class _Pages:
         )  # fmt: skip
 
     def audits(self) -> bytes:
-        return self._render("audits.html", root="", reading=audits.READING, tables=audits.tables(self._source.board))
+        board = self._source.board
+        return self._render(
+            "audits.html", root="", reading=audits.READING, tables=audits.tables(board),
+            informed_reading=audits.INFORMED_READING, informed=audits.informed_tables(board),
+        )  # fmt: skip
 
     def meaning(self) -> bytes:
         rows, found = self._source.board.rows, meaning.successes(self._source)
         return self._render(
             "meaning.html", root="", delta=meaning.DELTA, naming=meaning.naming_picture(rows),
             drawn=counted(len(meaning.drawn(rows)), "row"), table=meaning.gaussian_table(), at=meaning.said_at,
-            found=found, measured=meaning.success_picture(found), audits=sum(one.chosen for one in found),
+            found=found, measured=meaning.success_picture(found), counts=Counter(one.kind.name for one in found),
             above=sum(one.exceeds for one in found), measurements=counted(len(found), "measurement"),
         )  # fmt: skip
 

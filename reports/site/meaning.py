@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 
 from markupsafe import Markup, escape
@@ -134,19 +135,30 @@ def drawn(rows: Iterable[BoardRow]) -> list[BoardRow]:
     return [row for row in rows if row.delta == DELTA and 10.0**LOW <= row.proven <= 10.0**HIGH]
 
 
+class Measured(StrEnum):
+    """What is measured, in words."""
+
+    ADVANTAGE = "advantage"
+    NAMED = "named"
+    MEMBER = f"true positive rate at a false positive rate of {100 * RATES[0]:g}%"
+
+
+LOOKS = {Measured.ADVANTAGE: "k2", Measured.NAMED: "k3", Measured.MEMBER: "k1 hollow"}
+"""The classes of each kind's points."""
+
+
 @dataclass(frozen=True, slots=True)
 class Success:
-    """Measured success of an attack on one unit and its bound by the proven curve: probabilities, or differences."""
+    """Measured success of an attack on one unit and its bound by the proven curve."""
 
     student: str
     said: str
+    kind: Measured
     bound: float
     proven: float
     value: float
     low: float
     """Lower end of the interval."""
-    chosen: bool
-    """Whether the data were chosen for the attack, as in an audit, so that the value is an advantage."""
 
     @property
     def exceeds(self) -> bool:
@@ -176,6 +188,10 @@ def _of_audit(audit: AuditRecord, record: Record) -> Iterator[Success]:
         audit.allowed == privacy.proven.epsilon or math.isclose(audit.allowed, privacy.proven.epsilon, rel_tol=1e-6)
     ):
         return
+    for one in audit.candidates:
+        said = f"1 of {one.candidates:,} candidates by {one.instrument}, {record.method} on {record.dataset}"
+        share = one.right / one.runs
+        yield Success(record.key, said, Measured.NAMED, one.bound, privacy.proven.epsilon, share, one.low)
     for pair in audit.pairs:
         if pair.instrument is not Instrument.RELEASE or pair.errors is None:
             continue
@@ -186,8 +202,8 @@ def _of_audit(audit: AuditRecord, record: Record) -> Iterator[Success]:
         least_right = clopper_pearson(with_it - missed, with_it, level)[0]
         yield Success(
             record.key, f"audit of {record.method} on {record.dataset}, {without + with_it:,} runs",
-            risks_of(privacy)[0].advantage, privacy.proven.epsilon, (with_it - missed) / with_it - wrong / without,
-            least_right - most_wrong, True,
+            Measured.ADVANTAGE, risks_of(privacy)[0].advantage, privacy.proven.epsilon,
+            (with_it - missed) / with_it - wrong / without, least_right - most_wrong,
         )  # fmt: skip
 
 
@@ -200,8 +216,8 @@ def _of_attack(attack: AttackRecord, record: Record) -> Iterator[Success]:
     found = metrics.get(f"{attack.details.get('headline')} tpr@{RATES[0]:g}")
     if found is not None and found.low is not None:
         yield Success(
-            record.key, f"{attack.attack} on {record.method}, {record.dataset}", risks_of(record.privacy)[0].tpr[0],
-            record.privacy.proven.epsilon, found.value, found.low, False,
+            record.key, f"{attack.attack} on {record.method}, {record.dataset}", Measured.MEMBER,
+            risks_of(record.privacy)[0].tpr[0], record.privacy.proven.epsilon, found.value, found.low,
         )  # fmt: skip
 
 
@@ -221,10 +237,9 @@ def success_picture(found: Sequence[Success]) -> Markup:
     )
     for one in found:
         x, y, low = _x(one.bound), _y(max(one.value, 0.0)), _y(max(one.low, 0.0))
-        what = "advantage" if one.chosen else f"true positive rate at a false positive rate of {100 * RATES[0]:g}%"
-        said = f"{one.said}: {what} {100 * one.value:.1f}%, at least {100 * max(one.low, 0.0):.1f}%; allowed: "
+        said = f"{one.said}: {one.kind} {100 * one.value:.1f}%, at least {100 * max(one.low, 0.0):.1f}%; allowed: "
         said += "anything" if math.isinf(one.proven) else f"{risk_text(one.bound, one.proven)}"
-        kind = ("fails " if one.exceeds else "") + ("k2" if one.chosen else "k1 hollow")
+        kind = "fails " * one.exceeds + LOOKS[one.kind]
         bar = f'<path d="M{x:.4g} {y:.4g}V{low:.4g}"/>' if low - y > 3 else ""
         parts.append(
             f'<a class="pt {kind}" tabindex="-1" href="{escape(record_href(one.student))}"><title>{escape(said)}'

@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 from bench.core.types import NO_PRIVACY, ROBUSTNESS, Adjacency, AuditKind
 from bench.interface.registry import METHODS, listed
 from bench.reports.attacks import accuracy_text, percent
+from bench.reports.audits import INFORMED, informed_cells
 from bench.reports.claims import Claim
 from bench.reports.reported.numbers import Reported
 from bench.reports.reported.page import NAMES
@@ -111,7 +112,7 @@ def _section(title: str, tables: tuple[Table, ...]) -> str:
 def _audit_tables(audit: AuditRecord, votes: bool) -> Iterable[Table]:
     how = f"{audit.kind.value}, {audit.runs} run{'' if audit.runs == 1 else 's'} ({words(audit.plan)}). "
     note = (
-        f"{audit.verdict_of(votes=votes)}. {how * (audit.kind is not AuditKind.PAIR)}Unit {audit.unit.value}, "
+        f"{audit.verdict_of(votes=votes)}. {how * bool(audit.channels)}Unit {audit.unit.value}, "
         f"adjacency {audit.adjacency.value}, delta {audit.delta:g}, confidence {100 * audit.confidence:g}%. Claimed "
         f"{epsilon_text(audit.claimed)}, proven of the audited runs {epsilon_text(audit.allowed, 'up')}."
     )
@@ -123,6 +124,8 @@ def _audit_tables(audit: AuditRecord, votes: bool) -> Iterable[Table]:
     if audit.kind is AuditKind.PAIR:
         columns = ("instrument", "compared", "pair", "runs", "epsilon at least", "could show at most", "without noise")
         rows = tuple(_pair_row(audit, pair) for pair in audit.pairs)
+    elif audit.kind is AuditKind.CANDIDATES:
+        columns, rows = INFORMED, tuple(map(informed_cells, audit.candidates))
     else:
         columns = ("audited", "channel", "canaries", "guesses", "right", "epsilon at least", "could show at most")
         channels = [("pipeline", c) for c in audit.channels] + [("without noise (control)", c) for c in audit.power]

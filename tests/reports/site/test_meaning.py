@@ -12,6 +12,7 @@ from bench.privacy.accounting.risk import PRIORS
 from bench.privacy.events.conversions import exact_gaussian_epsilon
 from bench.reports.leaderboard import Source
 from bench.reports.site.meaning import (
+    Measured,
     drawn,
     gaussian_table,
     naming_picture,
@@ -93,7 +94,7 @@ def test_membership_attacks_stand_beside_the_limit_at_their_rate() -> None:
     (one,) = successes(source_of([], [found, attack(of_gaussian().key)]))
     privacy = of_gaussian().privacy
     assert privacy is not None
-    assert (one.value, one.low, one.chosen) == (0.05, 0.02, False)
+    assert (one.value, one.low, one.kind) == (0.05, 0.02, Measured.MEMBER)
     assert one.bound == risks_of(privacy)[0].tpr[0]
     label = of_gaussian().model_copy(update={"privacy": privacy.model_copy(update={"unit": PrivacyUnit.QUERY_LABEL})})
     assert successes(Source([label], [], [found])) == [], "its curve bounds no record, which the attack guesses"
