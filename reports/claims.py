@@ -35,7 +35,7 @@ class Claim(StrEnum):
 
     @property
     def bad(self) -> bool:
-        """Whether the claim is known to be wrong."""
+        """Whether the claim has no proof, or is contradicted."""
         return self in (Claim.FAILS, Claim.REFUTED, Claim.IMPOSSIBLE)
 
 
@@ -54,8 +54,13 @@ def claim_of(row: SeedGroup) -> tuple[Claim, str]:
         return Claim.HOLDS, proven
     if row.bypasses:
         return Claim.FAILS, f"outside the ledger: {'; '.join(row.bypasses)}"
-    if row.data_dependent:
+    if row.holds_for_votes:
         return Claim.DATA_DEPENDENT, f"holds only for the votes of this run; for any votes {proven}"
+    if row.data_dependent:
+        return (
+            Claim.FAILS,
+            f"another run on the same votes may answer more queries, and cost more; for any votes {proven}",
+        )
     return Claim.FAILS, proven
 
 
@@ -110,23 +115,23 @@ def _falls_under(row: SeedGroup, rule: Mapping[str, Any]) -> bool:
 
 def _audit_remarks(row: SeedGroup) -> Iterator[str]:
     """Yield the remarks that follow from the audits of a row."""
+    bugs = list(row.violations)
     if not (done := row.counted):
+        yield from (f"BUG: {bug}" for bug in bugs)
         return
-    first, bug = done[0], ""
+    first = done[0]
     audited = audited_of(done, first.unit)
     assert audited is not None
     own = first.unit is row.unit
     if not own:
         yield f"audited at record level: {audited_text(audited)}"
-    if first.kind is AuditKind.PAIR:
-        bug = first.verdict.partition("VIOLATED: ")[2]
-    elif own and above(audited.epsilon, _limit(row.proven, done)):
-        bug = "audited > proven"
-    elif not own and row.record_level is not None and above(audited.epsilon, _limit(row.record_level, done)):
-        bug = "audited > proven at record level"
-    if bug:
-        yield f"BUG: {bug}"
-    elif refuted := _refuted(row):
+    if first.kind is not AuditKind.PAIR and not bugs:  # pooled, they may show more than each of them
+        if own and above(audited.epsilon, _limit(row.proven, done)):
+            bugs = ["audited > proven"]
+        elif not own and row.record_level is not None and above(audited.epsilon, _limit(row.record_level, done)):
+            bugs = ["audited > proven at record level"]
+    yield from (f"BUG: {bug}" for bug in bugs)
+    if not bugs and (refuted := _refuted(row)):
         where = ", if read for any votes" if row.data_dependent else ", at record level" * (not own)
         yield f"refuted by experiment{where}: {refuted}"
     if first.verdict.startswith("inconclusive"):

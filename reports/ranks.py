@@ -39,8 +39,8 @@ def set_ranks(rows: Iterable[BoardRow]) -> None:
     for row in rows:
         if not row.band.private or math.isinf(row.band.limit):
             row.unranked = f"no epsilon up to {BUDGETS[-1]:g} is proven"
-        elif above(row.audited, row.proven):
-            row.unranked = "audited above proven"
+        elif row.violations or above(row.audited, row.proven):
+            row.unranked = "an audit contradicts what is proven"
         elif len(row.seeds) + row.collapsed < FEWEST or row.contender is None:
             row.unranked = "fewer than three seeds"
         elif row.method in ranked:

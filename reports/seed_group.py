@@ -16,7 +16,7 @@ from bench.reports.order import Band
 from bench.results.attack_record import AuditRecord
 from bench.results.audited import counted
 from bench.results.derived import backbone_of, claims_of_votes, replaced_epsilon, risks_of
-from bench.results.record import Provenance, Record
+from bench.results.record import Provenance, Record, Status
 from bench.storage.cache import digest_of
 
 
@@ -58,9 +58,14 @@ class SeedGroup:
         """Proven epsilon of a training record, if the unit is another."""
         self.impossible = [p.plausibility.probability for p in self._privacy if p.plausibility is not None]
         self.data_dependent = all(map(claims_of_votes, self._privacy))
-        """Whether the claim holds in each run for the votes of that run."""
+        """Whether the claim of each run is about the votes of that run."""
+        self.holds_for_votes = all(claims_of_votes(privacy, sound=True) for privacy in self._privacy)
+        """Whether a sound figure for these votes covers it."""
         self.counted = counted(self.audits, self.unit) or counted(self.audits, PrivacyUnit.RECORD)
         """The audits that count: those of the unit, or else those of a training record."""
+        done = (audit for audit in self.audits if audit.status is Status.DONE)
+        self.violations = sorted({audit.verdict.partition(": ")[2] for audit in done if audit.violated})
+        """How audits contradict what is proven, in words; also those that do not count."""
 
         utilities = [record.utility for record in records if record.utility is not None]
         classes = [record.student.options.get("num_classes") for record in records if record.student is not None]

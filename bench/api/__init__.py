@@ -57,7 +57,7 @@ COLUMNS = {
     "named@0.1": "Lower 95% limit of how often an attacker who knows all other records named it among 10; else NaN.",
     "named@0.01": "The same for 100 candidates.",
     "named@0.001": "The same for 1,000 candidates.",
-    "data_dependent": "Smallest epsilon that depends on the private data of this run: not releasable; NaN if none.",
+    "data_dependent": "Smallest sound epsilon for the private data of this run alone: not releasable; NaN if none.",
     "record_level": "`proven` for one training record if `unit` is a label (infinite with public images), else NaN.",
     "audited": "Lower bound on epsilon by audits of this record; NaN without any, or if they show nothing.",
     "audit_power": "Largest bound that these audits could have shown; infinite for a transcript; NaN without audits.",

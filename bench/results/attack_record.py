@@ -361,8 +361,8 @@ class AuditRecord(Row):
         return "consistent" if self.power else "consistent, power not known"
 
     def verdict_of(self, *, votes: bool) -> str:
-        """Return :attr:`verdict`, worded with `votes` for a claim that holds only for its run's votes: not refuted."""
-        said = "above the claim, which holds for the votes of its run alone, by"
+        """Return :attr:`verdict`, worded with `votes` for a claim about its run's votes alone: not refuted."""
+        said = "above the claim, which is about the votes of its run alone, by"
         return self.verdict.replace("claim refuted by", said) if votes else self.verdict
 
     @property

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.printable import counted
+from bench.privacy.accounting.accountants import common_unit
 from bench.privacy.accounting.described import Described
 from bench.privacy.events.base_event import restored
 from bench.results.derived import row_key
@@ -42,8 +44,14 @@ def released_together(records: Mapping[str, Record], names: Iterable[str]) -> li
 
 
 def composition(records: Sequence[Record]) -> Described:
-    """Return the joint charges of the ledgers of `records`, from :func:`released_together`, for replace neighbours."""
+    """Return the joint charges of the ledgers of `records`, from :func:`released_together`, for replace neighbours.
+
+    Each event protects what its record states: a ledger of labels may hold events that are stated for records.
+    """
     costs = [record.privacy for record in records if record.privacy is not None]
-    events = [event.replaced() for privacy in costs for event in restored(privacy.events)]
-    what = f"{counted(len(records), 'student')} of {records[0].dataset} together, for one replaced unit"
-    return Described(events, what)
+    charged = [(event.replaced(), privacy.unit) for privacy in costs for event in restored(privacy.events)]
+    events = [event if event.unit is unit else replace(event, unit=unit) for event, unit in charged]
+    unit = common_unit(events)[0] if events else costs[0].unit
+    return Described(
+        events, f"{counted(len(records), 'student')} of {records[0].dataset} together, for one replaced {unit}"
+    )

@@ -58,14 +58,18 @@ def backbone_of(record: Record) -> str:
 
 
 def data_dependent(privacy: Privacy) -> float | None:
-    """Return the least epsilon that depends on the private data of the run, or None without one."""
-    return min((one.epsilon for one in privacy.accountants if one.data_dependent), default=None)
+    """Return the least sound epsilon that depends on the private data of the run, or None without one."""
+    return min((one.epsilon for one in privacy.accountants if one.data_dependent and one.sound), default=None)
 
 
-def claims_of_votes(privacy: Privacy) -> bool:
-    """Return whether the claim holds for the votes of the run, which no audit on other data can refute."""
-    found = data_dependent(privacy)
-    return found is not None and covered(found, privacy.claimed.epsilon)
+def claims_of_votes(privacy: Privacy, *, sound: bool = False) -> bool:
+    """Return whether the claim is about the votes of the run, so that no audit on other data can refute it.
+
+    With `sound`, whether a sound figure for these votes covers it. There is none for answers that a noisy threshold
+    selects: another run on the same votes may answer more queries, and cost more.
+    """
+    votes = (one for one in privacy.accountants if one.data_dependent and (one.sound or not sound))
+    return any(covered(one.epsilon, privacy.claimed.epsilon) for one in votes)
 
 
 def replaced_epsilon(privacy: Privacy) -> float:

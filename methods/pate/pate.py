@@ -37,6 +37,7 @@ from bench.interface import (
 )
 from bench.methods.pate.family import Ints, PATEFamily, PATEFamilyConfig
 from bench.privacy.accounting.claims import pate_2017
+from bench.privacy.accounting.pate import PUBLISHED_LARGEST_MOMENT
 
 Printed = Mapping[str, tuple[float, tuple[tuple[int, float], ...]]]
 PRINTED: Printed = {"mnist": (1e-5, ((100, 2.04), (1000, 8.03))), "svhn": (1e-6, ((500, 5.04), (1000, 8.19)))}
@@ -69,7 +70,9 @@ class PATE(PATEFamily):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the most queries that `budget` pays for; gamma falls if ``least_queries`` needs it.
 
-        On the claimed basis with the data-dependent claim, the printed settings come first, then the closed form.
+        On the claimed basis with the data-dependent claim, the printed settings come first, then the closed form: the
+        claim is usually smaller, but that of tied votes is up to twice the target. Raises :class:`BenchError` below the
+        least data-dependent claim.
         """
         self.check_facts()
         paper = self.Config()
@@ -79,6 +82,12 @@ class PATE(PATEFamily):
         printed = [queries for queries, epsilon in rows if covered and epsilon <= budget.epsilon + 1e-9]
         if budget.basis is Basis.CLAIMED and self.config.claim == "data-dependent" and printed:
             return dataclasses.replace(self.config, queries=min(max(printed), self.facts.public_records))
+        least = -math.log(budget.delta) / PUBLISHED_LARGEST_MOMENT
+        if budget.basis is Basis.CLAIMED and self.config.claim == "data-dependent" and budget.epsilon < least:
+            raise BenchError(
+                f"with moments up to {PUBLISHED_LARGEST_MOMENT}, PATE's data-dependent claim is {least:.2f} or more at "
+                f"delta {budget.delta:g}, whatever the votes. Ask for that, or set claim=closed-form."
+            )
         wanted = min(self.config.least_queries, self.facts.public_records)
         gamma = self.config.gamma
         try:

@@ -40,7 +40,7 @@ class ConfidentEvents:
 
     def at(self, queries: int) -> Self:
         """Return the same config with `queries` queries and the same ratio of `max_answers` to queries."""
-        answers = max(1, math.floor(queries * self.max_answers / self.queries))
+        answers = max(1, min(queries, math.floor(queries * self.max_answers / self.queries)))
         return dataclasses.replace(self, queries=queries, max_answers=answers)  # type: ignore[type-var]
 
     def event(self) -> ConfidentGNMax:

@@ -20,6 +20,7 @@ from bench.methods.pate.pate import PATE, PATEConfig
 from bench.methods.pate.pate_confident import PATEConfident, PATEConfidentConfig
 from bench.methods.pate.pate_gnmax import PATEGNMax, PATEGNMaxConfig
 from bench.privacy.accounting.accountants import proven
+from bench.privacy.accounting.claims import pate_2017
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
@@ -56,9 +57,24 @@ def test_a_changed_setting_does_not_take_what_the_paper_prints_for_its_own() -> 
 
 
 def test_a_smaller_delta_than_the_printed_one_does_not_take_the_printed_setting() -> None:
-    config = PATE(PATEConfig(), MNIST).calibrate(Budget(2.04, 1e-9))
+    config = PATE(PATEConfig(), MNIST).calibrate(Budget(2.6, 1e-9))
     assert config.queries < 100
-    assert PATE(config, MNIST).claimed(1e-9).epsilon <= 2.04
+    assert PATE(config, MNIST).claimed(1e-9).epsilon <= 2.6
+
+
+def test_a_budget_below_any_data_dependent_claim_is_refused() -> None:
+    method = PATE(PATEConfig(teachers=100), MNIST)
+    with pytest.raises(BenchError, match=r"claim is 1\.44 or more at delta 1e-05.*claim=closed-form"):
+        method.calibrate(Budget(1.4, 1e-5))
+    certain = np.zeros((method.calibrate(Budget(1.45, 1e-5)).queries, 10))
+    certain[:, 0] = 100
+    assert 1.439 < pate_2017(certain, 0.05, 1e-5).epsilon < 1.45
+    assert method.calibrate(Budget(1.4, 1e-5, Basis.PROVEN)).queries > 1
+
+
+def test_there_are_no_more_answers_than_queries() -> None:
+    config = PATEConfidentConfig(max_answers=1000).at(4)
+    assert (config.queries, config.max_answers) == (4, 4)
 
 
 def test_closed_form_pays_for_the_largest_number_of_queries() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli.audit_output import print_audits
-from bench.core.types import AuditKind, PrivacyUnit
+from bench.core.types import AuditKind, Instrument, PrivacyUnit
 from bench.reports.audits import audits_page
 from bench.reports.leaderboard import Source, build_board, cells_of, to_csv, to_markdown
 from bench.reports.pages import write_pages
@@ -18,6 +18,7 @@ from bench.reports.site.addresses import page_name, record_href
 from bench.reports.site.build import write_site
 from bench.reports.site.rows import rankings
 from bench.reports.summary import summary
+from bench.results.candidates import CandidatesFound
 from bench.results.full_size import with_full_size
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -79,6 +80,25 @@ def test_a_bound_above_proven_is_a_bug_and_no_mark() -> None:
     escaped = pair_audit(transcript(0.5), student=one.key, bypassed="the images differ")
     (row,) = build_board([one], [escaped]).rows
     assert "BUG: private data outside the ledger" in row.remarks
+
+
+def test_a_violation_by_an_audit_that_does_not_count_is_a_bug_too() -> None:
+    seeds = [record(proven=1.0, seed=seed) for seed in range(3)]
+    fine, above = (pair_audit(transcript(e), student=seeds[s].key, allowed=1.0) for s, e in enumerate((0.5, 1.2)))
+    measured = CandidatesFound(
+        instrument=Instrument.TRANSCRIPT, candidates=10, runs=2000, right=900, low=0.42, high=0.48, confidence=0.95,
+        bound=0.389,
+    )  # fmt: skip
+    named = pair_audit(student=seeds[0].key, kind=AuditKind.CANDIDATES, candidates=[measured], epsilon=None)
+    for audits, said in (
+        ([fine, above], "audited > proven"), ([named], "an attack exceeds the proven curve"),
+        ([fine, named], "an attack exceeds the proven curve"),
+    ):  # fmt: skip
+        (row,) = build_board(seeds, audits).rows
+        assert f"BUG: {said}" in row.remarks
+        assert (row.rank, row.unranked) == ("–", "an audit contradicts what is proven")
+    (row,) = build_board(seeds, [fine]).rows
+    assert row.rank == "1"
 
 
 def test_the_page_counts_pairs_at_full_size_and_tells_one_without_a_bound() -> None:

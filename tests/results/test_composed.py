@@ -10,6 +10,7 @@ import pytest
 import bench
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy.accounting.accountants import common_unit
 from bench.privacy.events.base_event import Event, stored
 from bench.privacy.events.events import Bypass, Gaussian
 from bench.results.composed import composition, released_together
@@ -37,6 +38,18 @@ def test_equal_gaussian_releases_cost_one_of_half_the_noise() -> None:
     together = composition(four)
     exact = [row.epsilon for row in together.accounted(1e-5) if row.name == "exact-gaussian"]
     assert exact == [pytest.approx(cost.proven, rel=1e-6)]
+
+
+def test_a_label_s_guarantee_stays_one_whatever_unit_its_events_state() -> None:
+    """`pate-fm` charges votes, whose event is stated for records, for a label; with the image a record has no bound."""
+    label = student(1, GAUSSIAN, unit=PrivacyUnit.LABEL)
+    together = composition([student(0, GAUSSIAN), label])
+    assert common_unit(together.events)[0] is PrivacyUnit.LABEL
+    assert "for one replaced label" in together.title
+    assert "for one label (replace), the weakest of the units" in together.accounted(1e-5)[0].note
+    assert "for one replaced record" in composition([student(0, GAUSSIAN)]).title
+    with pytest.raises(BenchError, match="do not compose"):
+        composition([label, student(2, GAUSSIAN, unit=PrivacyUnit.QUERY_LABEL)])
 
 
 def test_one_bypass_leaves_nothing_proven() -> None:
