@@ -69,7 +69,7 @@ class DPSDConfig(AlternationConfig):
     beta: float | None = setting(None, "section IV-A: 1e-3 up to epsilon 1, 5e-3 above, 1e-4 for ImageNet", gt=0)
     calibrate: Literal["sigma", "printed"] = setting("sigma", "ours: the printed values give claims far below budget")
     distillation: Literal["decoupled", "dkd", "plain"] = setting("decoupled", "Eq. 2 as printed; plain: Fig. 6")
-    non_target_weight: float = setting(8.0, "section III-B: lambda", gt=0)
+    non_target_weight: float = setting(8.0, "section III-B: lambda", gt=0, le=1e6)
     bounding: Literal["normalise", "clip"] = setting("normalise", "Eq. 3; clip: Fig. 5")
     stability: float = setting(1e-4, "section III-B: h", gt=0)
     eq3: Literal["per-example", "batch-mean", "batch-norm"] = setting("per-example", "Eq. 3: three readings; see above")

@@ -48,7 +48,7 @@ from bench.methods.shared.settings_checks import check_batch, student_depends
 from bench.privacy.accounting.claims import dp_sgd, dp_sgd_improved
 from bench.privacy.dpsgd.clipping import Clipping, Flat
 from bench.privacy.dpsgd.dp_sgd import DPSGDRun
-from bench.privacy.events.batch_events import steps_of_epoch, training_event
+from bench.privacy.events.batch_events import Training, steps_of_epoch, training_event
 from bench.storage.checkpoint import Checkpoint
 
 
@@ -67,7 +67,7 @@ class DPSGDConfig(PoissonBatches):
     momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C", ge=0, lt=1)
     max_grad_norm: float = setting(0.1, "Tramer and Boneh 2021, appendix C", gt=0)
     noise_multiplier: float = setting(
-        1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget", ge=0
+        1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget", gt=0
     )
     scale_lr: bool = setting(
         False, "ours: divides lr by noise over stated noise if above 1; chosen on Fashion-MNIST's training records",
@@ -151,9 +151,7 @@ class DPSGD(Method[DPSGDConfig]):
                 f"{self.name} is accounted for sampling={' or '.join(self.samplings)}, not {self.config.sampling}. Use "
                 "dp-sgd for the others."
             )
-        # With full batches and known orders, use the exact figure instead of the PLD.
-        exact = all(event.gaussian_mu() is not None for event in self.charges())
-        found = with_least_noise(self, budget, self.claimed_by, "proven" if exact else "pld", tolerance=1e-4)
+        found = with_least_noise(self, budget, self.claimed_by, tolerance=1e-4)
         if getattr(found, "scale_lr", False):  # not every subclass's config has this setting
             ratio = self.config.noise_multiplier / found.noise_multiplier
             return dataclasses.replace(found, lr=found.lr * min(1.0, ratio))
@@ -162,11 +160,16 @@ class DPSGD(Method[DPSGDConfig]):
     def claimed(self, delta: float) -> Claim:
         config, records = self.config, self.facts.private_records
         formula = dp_sgd_improved if self.claimed_by == "rdp" else dp_sgd
-        return formula(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
+        return formula(config.batch_share(records), config.noise_multiplier, config.steps(records), delta)
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return the events that the paper's analysis charges for: all of them, as if batches were Poisson samples."""
-        return self.charges() if self.config.sampling == "poisson" else self.changed(sampling="poisson").charges()
+        config, records = self.config, self.facts.private_records
+        if config.sampling == "poisson":
+            return self.charges()
+        rate, steps = config.batch_share(records), config.steps(records)
+        trained = training_event(Sampling.POISSON, rate, config.noise_multiplier, steps)
+        return [trained if isinstance(event, Training) else event for event in self.charges()]
 
     def charges(self) -> Sequence[Event]:
         config, records = self.config, self.facts.private_records

@@ -101,9 +101,7 @@ class DPFedAvg(ClaimedBy):
                 f"sampled, the expected number of clients in a round, is at most the {self.config.clients} "
                 f"clients, not {self.config.sampled:g}. Change it with --set {self.name}.sampled=N."
             )
-        # If every client is in every sample, use the exact figure instead of the PLD.
-        sound = "proven" if self.config.rate == 1 else "pld"
-        return with_least_noise(self, budget, self.claimed_by, sound, tolerance=1e-4)
+        return with_least_noise(self, budget, self.claimed_by, tolerance=1e-4)
 
     def charges(self) -> list[SampledGaussian]:
         noise = self.config.noise_multiplier

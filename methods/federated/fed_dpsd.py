@@ -27,6 +27,7 @@ the mean gradient (Eq. 4), instead of that gradient alone (line 14).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ from bench.methods.distillation.dpsd import DPSD, DPSDConfig
 from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.federated.family import Parts, client_parts
 from bench.methods.shared.given_teacher import given_teacher
+from bench.privacy.events.events import Gaussian
 from bench.storage.cache import digest_of
 
 
@@ -65,6 +67,9 @@ class FedDPSD(DPSD):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         base = DPSD.presets(facts)
         return {"quick": {**base["quick"], "iterations": 200}, "tiny": {**base["tiny"], "clients": 3}}
+
+    def charges(self) -> list[Gaussian]:
+        return [dataclasses.replace(event, unit=self.unit) for event in super().charges()]
 
     def given_teacher(self) -> GivenTeacher | None:
         """Refuse a given teacher: each client trains its own."""

@@ -114,8 +114,7 @@ class DPSinkhorn(ClaimedBy, Generative):
     def calibrate(self, budget: Budget) -> Any:
         """Return `config` with the least noise whose Renyi cost or PLD fits `budget`."""
         check_batch(self)
-        sound = "proven" if self.config.batch_size == self.facts.private_records else "pld"
-        return with_least_noise(self, budget, self.claimed_by, sound, tolerance=1e-4)
+        return with_least_noise(self, budget, self.claimed_by, tolerance=1e-4)
 
     def charges(self) -> list[SampledGaussian]:
         rate = self.config.batch_size / self.facts.private_records

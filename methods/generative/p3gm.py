@@ -116,7 +116,7 @@ class P3GM(ClaimedBy, Generative, DPSGD):
             changed = type(self)(scaled(noise), self.facts)
             return changed.claimed_charges() if budget.basis is Basis.CLAIMED else changed.charges()
 
-        return scaled(least_noise(events, budget, self.claimed_by, "pld", tolerance=1e-4))
+        return scaled(least_noise(events, budget, self.claimed_by, tolerance=1e-4))
 
     def claimed_charges(self) -> Sequence[Event]:
         """Return the releases that the paper charges for: 2k + 1 per EM iteration."""

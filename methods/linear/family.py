@@ -25,6 +25,7 @@ from bench.interface import Context, PrivateData, PublicData, setting
 from bench.methods.shared.clipping import ROWS, finite
 from bench.methods.shared.transfer import TransferConfig, backbone_of, make_transfer
 from bench.models.frozen_backbone import FrozenBackbone, FrozenTransfer
+from bench.privacy.dpsgd.dp_sgd import known_labels
 from bench.training.features import features_of
 
 OURS = "ours: chosen on Fashion-MNIST's public records, see methods/linear/family.py"
@@ -37,7 +38,7 @@ class LinearConfig(TransferConfig):
     max_grad_norm: float = setting(0.25, OURS, gt=0)
     lr: float = setting(200.0, OURS, gt=0)
     momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C", ge=0, lt=1)
-    noise_multiplier: float = setting(1.0, "calibrated to the budget", ge=0)
+    noise_multiplier: float = setting(1.0, "calibrated to the budget", gt=0)
 
 
 def begin(
@@ -84,7 +85,7 @@ def clipped_sum(weights: Tensor, features: Tensor, labels: Tensor, max_grad_norm
         for rows, targets in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
             x = finite(rows.to(weights.device))
             errors = torch.nan_to_num((x @ weights.T).softmax(1), nan=0.0)
-            errors -= torch.nn.functional.one_hot(targets.to(weights.device), len(weights))
+            errors -= torch.nn.functional.one_hot(known_labels(targets.to(weights.device), errors), len(weights))
             norms = errors.norm(dim=1) * x.norm(dim=1) * margins.FLOAT64
             errors *= (max_grad_norm / norms.clamp_min(max_grad_norm))[:, None]
             total.addmm_(errors.T, x)

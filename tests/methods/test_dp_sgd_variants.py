@@ -54,6 +54,39 @@ def test_a_claim_fits_the_budget_it_was_calibrated_to(name: str, sampling: str) 
     assert method(calibrated, facts).claimed(1e-5).epsilon == pytest.approx(3.0, rel=0.02)
 
 
+@pytest.mark.parametrize("batch", [280, 290, 700])
+@pytest.mark.parametrize("sampling", ["shuffled", "random-allocation"])
+@pytest.mark.parametrize("name", ["dp-sgd", "scatter-linear"])
+def test_a_claim_is_for_the_batches_that_run_where_they_do_not_divide_an_epoch(
+    name: str, sampling: str, batch: int
+) -> None:
+    method, facts = METHODS.get(name), Facts("digits", 1000, 0, 397, 10, (1, 8, 8), public_benchmark=True)
+    given = {"sampling": sampling, "batch_size": batch, "epochs": 10.0}
+    config = dataclasses.replace(build_config(method, Preset.QUICK, facts)[0], **given)
+    bound = method(method(config, facts).calibrate(Budget(3.0, 1e-5, Basis.CLAIMED)), facts)
+    assert 2.9 < bound.claimed(1e-5).epsilon <= 3.0 + 1e-9
+    if batch == 700:  # one batch makes an epoch: the claim is the moments accountant's for full batches
+        assert bound.claimed(1e-5).epsilon >= proven(bound.charges(), 1e-5).epsilon
+
+
+def test_random_allocation_spends_a_budget_beyond_the_reach_of_its_pld() -> None:
+    """With few steps and little noise the PLD has infinite losses of more than delta; Renyi accounting has none."""
+    facts = Facts("digits", 1000, 0, 397, 10, (1, 8, 8), public_benchmark=True)
+    config = METHODS.get("dp-sgd").Config(sampling="random-allocation", batch_size=100, epochs=1.0)
+    budget = Budget(9.0, 1e-5, Basis.PROVEN, TargetAdjacency.OWN)
+    bound = METHODS.get("dp-sgd")(METHODS.get("dp-sgd")(config, facts).calibrate(budget), facts)
+    assert 8.9 < proven(bound.charges(), 1e-5).epsilon <= 9.0
+
+
+@pytest.mark.parametrize("name", ["dp-sgd", "dp-fedavg"])
+def test_a_delta_that_no_pld_resolves_is_calibrated_by_renyi_accounting(name: str) -> None:
+    facts = Facts("digits", 1000, 0, 397, 10, (1, 8, 8), public_benchmark=True)
+    method = METHODS.get(name)
+    config = build_config(method, Preset.TINY, facts)[0]
+    bound = method(method(config, facts).calibrate(Budget(1.0, 1e-13, Basis.PROVEN)), facts)
+    assert 0.3 < proven(bound.charges(), 1e-13).epsilon <= 1.0
+
+
 def test_the_noise_of_zcdp_falls_as_the_authors_do() -> None:
     config = METHODS.get("zcdp").Config(epochs=25.0, batch_size=600, noise_multiplier=10.0)
     assert config.stages(60_000) == [(10.0, 1000), (10.0 * 0.7008, 1000), (10.0 * 0.7008**2, 500)]

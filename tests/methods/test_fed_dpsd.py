@@ -1,10 +1,13 @@
-"""FedDPSD's simulated federation: who gets which record."""
+"""FedDPSD's simulated federation: who gets which record, and what its charges protect."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from bench.core.config import Preset, build_config
+from bench.core.types import Budget, Facts, PrivacyUnit
+from bench.interface.registry import METHODS
 from bench.methods.federated.family import deal
 
 
@@ -43,3 +46,9 @@ def test_a_changed_label_moves_no_other_record() -> None:
         assert np.array_equal(client[0, others], client[1, others])
         moved += int(client[0, position] != client[1, position])
     assert moved > 20, "the changed records themselves do move"
+
+
+def test_charges_are_for_a_client_as_in_its_ledger() -> None:
+    method, facts = METHODS.get("fed-dpsd"), Facts("digits", 1000, 0, 397, 10, (1, 8, 8), public_benchmark=True)
+    config = method(build_config(method, Preset.TINY, facts)[0], facts).calibrate(Budget(10.0, 1e-5))
+    assert {event.unit for event in method(config, facts).charges()} == {PrivacyUnit.CLIENT}

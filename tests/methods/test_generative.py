@@ -128,6 +128,15 @@ def test_features_approximate_the_gaussian_kernel() -> None:
     assert torch.allclose(rows @ rows.T, expected, atol=0.03)
 
 
+def test_a_record_whose_features_overflow_moves_the_sums_by_no_more_than_the_others() -> None:
+    private, _ = private_pair()
+    frequencies = DPMERF(DPMERFConfig(features=40, length_scale=1e-75), SMALL).frequencies(torch.Generator())
+    images = private.images.clone()
+    images[0] = 0  # whose phases are zero, not infinite
+    one, other = (sums(given, private.labels, frequencies) for given in (private.images, images))
+    assert np.linalg.norm(one - other) <= SENSITIVITY
+
+
 def test_the_release_has_the_noise_that_it_is_charged_for() -> None:
     """On adjacent sets: differences have the mean of the data and the variance of twice the noise."""
     private, _ = private_pair()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Basis, Budget, Facts, PrivateData
+from bench.core.types import Basis, Budget, Facts, PrivateData, TargetAdjacency
 from bench.evaluation.audit.pairs import worst_pairs
 from bench.methods.generative.p3gm import P3GM, P3GMConfig
 from bench.methods.generative.p3gm_sound import P3GMSound, P3GMSoundConfig
@@ -101,6 +102,13 @@ def test_a_budget_multiplies_all_noise_by_one_factor() -> None:
     assert config.pca_noise == pytest.approx(5 / 1.4 * config.noise_multiplier, abs=1e-3)
     assert config.em_noise == pytest.approx(100 / 1.4 * config.noise_multiplier, abs=1e-3)
     assert 9.9 < P3GM(config, MNIST).claimed(1e-5).epsilon <= 10
+
+
+def test_full_batches_have_an_exact_cost_to_calibrate_to() -> None:
+    facts = dataclasses.replace(MNIST, private_records=500)
+    bound = P3GMSound(P3GMSoundConfig(batch_size=500), facts)
+    found = P3GMSound(bound.calibrate(Budget(10.0, 1e-5, Basis.PROVEN, TargetAdjacency.OWN)), facts)
+    assert 9.9 < proven(found.charges(), 1e-5).epsilon <= 10
 
 
 # ------------------------------------------------------------------------------------------------------------ the flaw

@@ -297,10 +297,18 @@ def declared_by(method: type[Method], first: Outcome) -> str:
 
 
 def costs_covered(first: Outcome, delta: float) -> None:
-    """Reject a method whose `first` run charged the ledger less than its charges() state for the same settings."""
+    """Reject a method whose `first` run charged the ledger less, or for another unit, than its charges() state."""
     if first.stated is None or first.stated == first.charged:
         return
-    spent, stated = (proven(restored(events), delta).epsilon for events in (first.charged, first.stated))
+    both = tuple(restored(events) for events in (first.charged, first.stated))
+    for what in ("unit", "adjacency"):
+        ran, said = ({getattr(event, what).value for event in events} for events in both)
+        if ran != said:
+            raise Rejected(
+                f"the {what} of its charges() is {' and '.join(sorted(said))}, and its run charged the ledger for "
+                f"{' and '.join(sorted(ran))}. State the mechanisms that run"
+            )
+    spent, stated = (proven(events, delta).epsilon for events in both)
     if not spent >= stated * COVERED:
         raise Rejected(
             f"its charges() cost epsilon {stated:.4g} at delta {delta:g}, and its run charged the ledger {spent:.4g}. "
