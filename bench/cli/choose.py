@@ -26,7 +26,7 @@ Runs = Annotated[
 ]
 Eps = Annotated[float, typer.Option("--eps", "-e", help="Largest proven epsilon, for replace-one neighbours.")]
 Dataset = Annotated[
-    str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for your own data.")
+    str, typer.Option("--dataset", "-d", help="Data set of the board, or folder:PATH for your own images.")
 ]
 Unit = Annotated[PrivacyUnit, typer.Option("--unit", help="The unit that epsilon protects.")]
 PublicData = Annotated[str, typer.Option("--public-data", help="any, or none: only methods that use no public data.")]

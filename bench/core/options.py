@@ -162,8 +162,8 @@ class LaunchOptions:
         where(
             "--launcher",
             help=(
-                "inline (default), local (--jobs N processes on this machine) or slurm; for cells also submitit:NAME "
-                "or the launcher of an installed package."
+                "inline (default), local (--jobs N processes on this machine) or slurm; `bench run` also takes "
+                "submitit:NAME and the launchers of installed packages."
             ),
             metavar="LAUNCHER",
         ),

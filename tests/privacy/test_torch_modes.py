@@ -136,5 +136,5 @@ def test_a_declared_maximum_is_read_as_numbers() -> None:
 
     ledger = a_ledger()
     ledger.at_most([Gaussian(Equal(8.0))])
-    with pytest.raises(BenchError, match="1 releases: this exceeds the declared maximum"):
+    with pytest.raises(BenchError, match="1 release: this exceeds the declared maximum"):
         ledger.gaussian(np.zeros(3), sensitivity=1.0, noise_multiplier=1.0)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bench.core.printable import counted
 from bench.core.types import Adjacency, Sampling
 from bench.privacy.events import allocation, composing, losses, sampled_losses
 from bench.privacy.events.base_event import Event, Floats, positive, whole
@@ -47,7 +48,7 @@ class AllocatedSteps(Event):
 
     def describe(self) -> str:
         each = f"each record in 1 of {self.steps} random steps of an epoch"
-        return f"DP-SGD, {each}, noise {self.noise_multiplier:g}, {self.epochs} epochs"
+        return f"DP-SGD, {each}, noise {self.noise_multiplier:g}, {counted(self.epochs, 'epoch')}"
 
     @property
     def _moves(self) -> int:
@@ -183,7 +184,7 @@ class ShuffledEpochs(GaussianEvent):
         whole("the number of epochs", self.epochs)
 
     def describe(self) -> str:
-        return f"DP-SGD on shuffled records, noise {self.noise_multiplier:g}, {self.epochs} epochs"
+        return f"DP-SGD on shuffled records, noise {self.noise_multiplier:g}, {counted(self.epochs, 'epoch')}"
 
     def twice(self) -> dict[str, Any]:
         return {}

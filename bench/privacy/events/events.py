@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bench.core.errors import BenchError
+from bench.core.printable import counted
 from bench.privacy.events import losses
 from bench.privacy.events.base_event import EVENTS, Event, Floats, positive, whole
 from bench.privacy.events.batch_events import AllocatedSteps, FixedBatches, ShuffledEpochs
@@ -190,7 +191,7 @@ class Laplace(Event):
 
     def describe(self) -> str:
         exact = discrete(self.grid_steps is not None)
-        return f"Laplace, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{exact}"
+        return f"Laplace, noise {self.noise_multiplier:g} x sensitivity, {counted(self.count, 'release')}{exact}"
 
     def twice(self) -> dict[str, Any]:
         steps = None if self.grid_steps is None else 2 * self.grid_steps

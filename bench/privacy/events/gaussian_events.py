@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bench.core.errors import BenchError
+from bench.core.printable import counted
 from bench.privacy.events import losses
 from bench.privacy.events.base_event import Event, Floats, positive, whole
 
@@ -61,7 +62,8 @@ class Gaussian(GaussianEvent):
         whole("the number of Gaussian releases", self.count)
 
     def describe(self) -> str:
-        return f"Gaussian, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{discrete(self.exact)}"
+        count = counted(self.count, "release")
+        return f"Gaussian, noise {self.noise_multiplier:g} x sensitivity, {count}{discrete(self.exact)}"
 
     def zcdp(self) -> float:
         """Return ``count / (2 noise_multiplier**2)``."""
