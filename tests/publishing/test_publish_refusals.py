@@ -116,7 +116,7 @@ FORGED = {
     PATE: {"queries": 1},
     GNMAX: {"queries": 1},
     # The setting is relative to one image of a step, the event to all, so they differ in an honest record.
-    "fmnist-gs-wgan-eps10-quick-s0-58c3c22ab719": {"noise_multiplier": 1e4},
+    "fmnist-gs-wgan-eps10-quick-s0-214848a2b025": {"noise_multiplier": 1e4},
     "mnist-pate-confident-eps1-quick-s0-f3d7bb785270": {"max_answers": 1},
     "cifar10-dp-linear-eps1-paper-s0-efb4d99e709c": {"steps": 1},
     "cifar10-dp-linear-eps2.9-paper-s0-6c5094c05018": {"sampling_rate": 1e-6},
