@@ -9,9 +9,9 @@ A record's code is the lowest frequencies of each channel. Releases, in turn: ea
 of k-means within the classes, each cluster's count and mean offset; the second moments of codes about their centres.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
-Public: nothing. Released: the mixtures, some of their samples, the student. Unit record, adjacency add-remove: a record
-enters the sums of one cluster, clipped so that each release has L2 sensitivity 1. Claimed and proven: the exact cost of
-the Gaussian releases, equal to that of a single one with `noise_multiplier`.
+Public: the number of records. Released: the mixtures, some of their samples, the student. Unit record, adjacency
+add-remove: a record enters the sums of one cluster, clipped so that each release has L2 sensitivity 1. Claimed and
+proven: the exact cost of the Gaussian releases, equal to that of a single one with `noise_multiplier`.
 """
 
 from __future__ import annotations
