@@ -121,6 +121,7 @@ HOLDERS: dict[str, Callable[[torch.Tensor], object]] = {
     "cached function with another's name": wrapped,
     "slot": Slotted,
     "class": of_class,
+    "union of types": lambda held: int | type(of_class(held)),
     "class that says it is torch's": of_disguised_class,
     "global of a function that says it is torch's": disguised,
     "array of objects": lambda held: np.array([held.tolist(), None], dtype=object),

@@ -224,6 +224,8 @@ def _content(value: Any) -> Iterator[tuple[str, Any]]:
         value.cache_clear()  # cached values are hidden; values computed afresh are compared
         # Not __wrapped__, which a plug-in can replace.
         yield "function", [one for one in gc.get_referents(value) if isinstance(one, types.FunctionType)]
+    elif isinstance(value, types.UnionType):  # such as int | str
+        yield "types", value.__args__
     elif isinstance(value, classmethod | staticmethod):
         yield "function", value.__func__
     elif isinstance(value, property):
