@@ -65,6 +65,7 @@ def test_no_attack_on_one_record_exceeds_what_the_proven_curve_allows() -> None:
     found = successes(gather([ROOT / "leaderboards"]))
     counts = Counter(one.kind for one in found)
     assert counts[Measured.ADVANTAGE] >= 46
+    assert counts[Measured.NAMED] >= 130
     assert counts[Measured.MEMBER] >= 18
     assert [one for one in found if one.exceeds] == []
 
