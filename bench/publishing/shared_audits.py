@@ -140,7 +140,8 @@ def planned_audits(records: Sequence[Record], audits: Sequence[AuditRecord]) -> 
 
     Tuned rows and rows without a finite claimed or proven epsilon are left out: an audit has nothing to refute.
     """
-    done = {audit.student for audit in audits if audit.status is Status.DONE}
+    bounds = (audit for audit in audits if audit.status is Status.DONE and audit.kind is not AuditKind.CANDIDATES)
+    done = {audit.student for audit in bounds}
     fine = (r for r in records if r.status is Status.DONE and r.privacy is not None and METHODS.get(r.method).private)
     rows = grouped((row_key(record), record) for record in fine)
     by_key = {record.key: record for record in records}

@@ -24,7 +24,7 @@ from bench.core.errors import UnknownNameError
 from bench.core.grouping import grouped
 from bench.core.lazy import LazyModule
 from bench.core.progress import Progress
-from bench.core.types import Instrument
+from bench.core.types import AuditKind, Instrument
 from bench.experiments.device import prepare_device
 from bench.interface.plugin_source import sources_of
 from bench.interface.registry import METHODS
@@ -71,7 +71,8 @@ def demand_audits(found: Publication) -> None:
             continue
         key = min(added, key=lambda r: (r.provenance.wall_seconds, r.key)).key
         run = found.added[key][1]
-        audits = [audit for record in seeds for audit in found.audits.get(record.key, {}).values()]
+        every = (audit for record in seeds for audit in found.audits.get(record.key, {}).values())
+        audits = [audit for audit in every if audit.kind is not AuditKind.CANDIDATES]  # guesses bound no epsilon
         fate, why = _judged(audits, f"python -m bench audit {key} -o {shlex.quote(str(run))}")
         if tuned and not audits:
             why = "it is tuned, and no row of its method with fixed settings is audited there. Publish one first."

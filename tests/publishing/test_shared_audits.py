@@ -135,6 +135,8 @@ def test_the_plan_names_rows_without_an_audit_and_whose_they_can_share(audit: Au
     assert set(of.values()) == {None}
     assert plan[records[3].key].minutes == pytest.approx(audit.provenance.wall_seconds / 60)
     assert plan[records[4].key].reached is None
+    guessed = audit.model_copy(update={"kind": AuditKind.CANDIDATES, "pairs": []})
+    assert OWNER in {planned.record.key for planned in planned_audits(records, [guessed])}, "guesses bound no epsilon"
 
 
 def a_run(folder: Path, *keys: str) -> Path:

@@ -20,6 +20,7 @@ import pytest
 
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
+from bench.core.types import AuditKind
 from bench.publishing.outcomes import Outcomes
 from bench.publishing.publish import Fate, Publication, examine
 from bench.publishing.verify import compared, demand_audits, stated_here, verify
@@ -209,6 +210,14 @@ def test_more_minutes_are_advised_only_where_they_could_help(exact: bool) -> Non
     assert item.fate is Fate.FLAGGED
     assert item.why.startswith("its audits are inconclusive")
     assert ("try more --minutes" in item.why) is not exact
+
+
+def test_an_audit_by_candidates_is_none_either() -> None:
+    audit, mine = pair_audit(student="mine", kind=AuditKind.CANDIDATES), made(key="mine")
+    found = Publication(added={"mine": (mine, Path())}, board={"mine": mine}, audits={"mine": {audit.key: audit}})
+    demand_audits(found)
+    (item,) = found.refused
+    assert "no seed of its row is audited" in item.why
 
 
 def test_a_failed_audit_is_none(run: Path, into: Path) -> None:
