@@ -113,7 +113,7 @@ def tables(board: Board) -> list[Table]:
 
 
 def audits_page(board: Board) -> str:
-    """Return :func:`tables` as Markdown, or "" without a pair audit."""
+    """Return :func:`tables` and :func:`informed_tables` as Markdown, or "" if both are empty."""
     audits = [row.pair for rows in board.tables().values() for row in rows if row.pair is not None]
     count = f"{sum(map(has_full_size, audits))} of the {counted(len(audits), 'audit')} below ran the pair at full size."
     text = "\n".join(["# Audits\n", f"{READING} {count}\n", *_sections(tables(board))]) if audits else ""

@@ -54,7 +54,7 @@ COLUMNS = {
     "reconstruction@0.1": "Proven bound on the probability that anyone names a unit's value among 10 candidates.",
     "reconstruction@0.01": "The same for 100 candidates. All these bounds are 1 if `proven` is infinite.",
     "reconstruction@0.001": "The same for 1,000 candidates.",
-    "named@0.1": "Lower 95% limit of how often an attacker who knows all other records named it among 10; else NaN.",
+    "named@0.1": "Lower 95% limit: how often an attacker who knew all other records named it among 10; NaN if unknown.",
     "named@0.01": "The same for 100 candidates.",
     "named@0.001": "The same for 1,000 candidates.",
     "data_dependent": "Smallest sound epsilon for the private data of this run alone: not releasable; NaN if none.",

@@ -9,8 +9,8 @@ class: votes choose the texts.
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records, the simulator (:mod:`bench.methods.generative.text_render` or
 :mod:`bench.methods.shared.shape_render`), the texts. Released: some of the images, the student. Unit record, adjacency
-add-remove: a record has one vote per iteration, so the votes have L2 sensitivity 1. Claimed and
-proven: the exact cost of one Gaussian release per iteration.
+add-remove: a record has one vote per iteration, so the votes have L2 sensitivity 1. Claimed and proven:
+the exact cost of one Gaussian release per iteration.
 
 Unlike in the authors' example, all classes have equally many candidates (the example uses the private records' exact
 class shares, and its log warns that it assumes these to be public: pe/runner/pe.py), distances are between pixels, not

@@ -32,4 +32,6 @@ def test_a_run_that_charges_less_or_for_something_else_is_rejected(charged: Even
 
 def test_more_of_the_same_is_fine_and_a_bypass_protects_nothing() -> None:
     costs_covered(outcome(RECORD, RECORD, RECORD), 1e-5)
-    costs_covered(outcome(RECORD, RECORD, Bypass("looked", adjacency=Adjacency.ADD_REMOVE)), 1e-5)
+    bypass = Bypass("looked", adjacency=Adjacency.ADD_REMOVE)
+    costs_covered(outcome(RECORD, RECORD, bypass), 1e-5)
+    costs_covered(outcome(RECORD, bypass), 1e-5)

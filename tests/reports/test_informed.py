@@ -94,7 +94,7 @@ def test_the_record_s_page_has_the_guesses(source: Source, tmp_path: Path) -> No
         (tmp_path / "site" / name).read_text(encoding="utf-8") for name in ("audits.html", "meaning.html")
     )
     assert "710 of 2,000" in audits
-    assert "4 guesses of an attacker who knows all records but one" in " ".join(meaning.split())
+    assert "4 games of an attacker who knows all records but one" in " ".join(meaning.split())
 
 
 def test_guesses_stand_beside_their_own_bound(source: Source) -> None:
