@@ -194,9 +194,12 @@ def candidate_pairs(
         layout, label = divmod(number, facts.classes)
         labels, images = labels.clone(), images.clone()
         labels[0], images[0] = label, 0
-        if method.unit is not PrivacyUnit.LABEL and (absent or layout):  # public images are dark, as a vote needs
+        if method.unit is not PrivacyUnit.LABEL:
             pixels = side * side // layouts
-            images[0].flatten(1)[:, layout * pixels : (layout + 1) * pixels] = 255
+            # Dark enough that votes on dark public images follow the label, but no blank image, which has no features.
+            few = layouts == 1 and not absent
+            bright = slice(None, None, 6) if few else slice(layout * pixels, (layout + 1) * pixels)
+            images[0].flatten(1)[:, bright] = 255
         held = PrivateData(images, labels, small)
         name = f"candidate {number} of {count}"
         found.append(WorstPair(name, _values(smaller), small, held, others, _blank(material), changes))
