@@ -77,13 +77,19 @@ class DryRun:
         rows = [
             (
                 row["state"], row["title"], row["claimed"], row["risk"], row["setting"], "; ".join(row["after"]),
-                "" if row["state"] == "done" else "unknown" if row["seconds"] is None else duration(row["seconds"]),
+                _shown_time(row),
                 str(row["job"] or ""), row["refused"],
             )
             for row in self.rows[:SHOWN]
         ]  # fmt: skip
         shown = [i for i in range(len(names)) if i < 2 or any(row[i] for row in rows)]
         return self.title, tuple(names[i] for i in shown), [tuple(row[i] for i in shown) for row in rows]
+
+
+def _shown_time(row: Mapping[str, Any]) -> str:
+    if row["state"] == "done" or row["refused"]:
+        return ""
+    return "unknown" if row["seconds"] is None else duration(row["seconds"])
 
 
 def forecast(
@@ -115,7 +121,7 @@ def forecast(
         if cell.key not in title_of
     ]
     seconds = _expected(units, jobs, times, settings, limit, slots)
-    unknown = sum(times[unit.key] is None for unit in units)
+    unknown, refused = sum(times[unit.key] is None for unit in units), sum(bool(unit.cell.refused) for unit in units)
     makers = len({key for unit in units for key in unit.after})
     notes = []
     if makers:
@@ -133,20 +139,22 @@ def forecast(
                 f"Slurm takes {counted(limit.most, 'job')} ({told}), in arrays of at most {limit.array}: the others "
                 "are submitted as these end, while the launcher runs."
             )
-    if unknown < len(units):
+    if unknown + refused < len(units):
         where = " on an empty cluster" if settings.launcher == "slurm" else ""
         notes.append(f"Time: {duration(seconds)} with {slots} at a time{where}, by earlier records.")
     if unknown:
         without = "no earlier record has the same method and preset"
         notes.append(
             f"The time leaves out {counted(unknown, 'cell')}: {without}."
-            if unknown < len(units)
+            if unknown + refused < len(units)
             else f"No estimate of the time: {without}."
         )
     if len(rows) > SHOWN:
         notes.insert(0, f"The table shows {SHOWN} of {len(rows):,} rows; --json has all.")
     totals = {"seconds": seconds, "without_estimate": unknown, "slots": slots, "jobs": len(jobs)}
-    title = f"{counted(len(cells), 'cell')}; {len(units)} would run, in this order"
+    run = len(units) - refused
+    title = f"{counted(len(cells), 'cell')}; {run} would run" + ", in this order" * bool(run)
+    title += f"; {refused} refused" * bool(refused)
     return DryRun(rows, totals, title, notes)
 
 

@@ -90,6 +90,16 @@ def test_one_is_singular() -> None:
     assert "2 jobs of Slurm in 2 waves, any number at a time." in told(2).notes
 
 
+def test_refused_cells_do_not_count_as_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_DATA", str(data_root()))
+    words = ["-d", "digits", "-p", "tiny", "-e", "5", "--basis", "proven", "-o", tmp_path / "runs", "--dry-run"]
+    both = bench("run", "-m", "dgd,dp-sgd", *words)
+    assert "2 cells; 1 would run, in this order; 1 refused" in both.stdout, both.stderr
+    none = bench("run", "-m", "dgd", *words)
+    assert "1 cell; 0 would run; 1 refused" in none.stdout, none.stderr
+    assert "time" not in none.stdout.lower()
+
+
 def test_a_dry_run_keeps_its_calibrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH_DATA", str(data_root()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
