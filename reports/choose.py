@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.core.config import default_delta
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, nearest_names
 from bench.core.lazy_libraries import pandas
 from bench.core.margins import covered
 from bench.core.types import Basis, TargetAdjacency
@@ -126,7 +126,9 @@ def choose(board: Board, wanted: Wanted) -> Choice:
     every = tables.get((name, wanted.unit), [])
     if not every:
         have = ", ".join(f"{of} ({unit})" for of, unit in tables) or "none"
-        raise BenchError(f"the board has no rows of {name}, unit {wanted.unit}. It has: {have}.")
+        near = nearest_names(name, [of for of, unit in tables if unit == wanted.unit], 1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise BenchError(f"the board has no rows of {name}, unit {wanted.unit}.{meant} It has: {have}.")
     rows = ranked(every, wanted)
     if not rows:
         raise BenchError(_nothing(every, wanted, name))

@@ -105,7 +105,8 @@ def _row(board: Board, name: str, dataset: str, unit: str, eps: float | None) ->
         if found:
             keys = ", ".join(row.keys[0] for row in found[:4])
             raise BenchError(f"{len(found)} rows begin with {name!r}: {keys}. Give a longer prefix.")
-        raise UnknownNameError("method or record", name, dict.fromkeys(row.method for row in board.rows))
+        more = "Run directories may follow the names; `runs leaderboards` means your rows and the published ones."
+        raise UnknownNameError("method or record", name, dict.fromkeys(row.method for row in board.rows), more)
     here = [row for row in exact if (row.dataset, row.unit) == (dataset, unit)]
     if not here:
         places = ", ".join(dict.fromkeys(f"{row.dataset} ({row.unit})" for row in exact))

@@ -10,7 +10,7 @@ from typing import TypeVar
 from bench.core.errors import BenchError
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.merge import content_of
-from bench.results.published import need_published
+from bench.results.published import named, need_published
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 
@@ -51,7 +51,7 @@ class Runs:
 
 def read_board(folders: Sequence[Path] | None) -> Runs:
     """Return the contents of `folders`, by default of the published board; raise as :func:`read_runs` does."""
-    places = list(folders or [need_published()])
+    places = list(map(named, folders or [need_published()]))
     return read_runs(places, f"no records in {', '.join(map(str, places))}.")
 
 

@@ -21,7 +21,7 @@ from bench.reports.runs import read_runs
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.audited import by_student
 from bench.results.frame import results_frame
-from bench.results.published import need_published
+from bench.results.published import named, need_published
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 
@@ -102,8 +102,8 @@ def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, setti
     a column ``config.NAME``, NaN for methods without it.
 
     Args:
-        runs: Run directories or folders of a board. None: the published records, from ``leaderboards`` in the working
-            directory or in the checkout that the package runs from, otherwise from the package.
+        runs: Run directories or folders of a board. None, or ``leaderboards``: the published records, from the folder
+            of that name here or in the checkout that the package runs from, otherwise from the package.
         settings: Whether to add the settings.
 
     Raises:
@@ -122,7 +122,7 @@ def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, setti
             raise BenchError(
                 f"runs takes a folder, or a list of folders, not {runs!r}. Try bench.load_results('runs')."
             )
-        folders = [Path(path) for path in given]
+        folders = [named(Path(path)) for path in given]
     names = ", ".join(map(str, folders)) or "an empty list"
     found = read_runs(folders, f"no records in {names}. `bench.run(methods=..., out=...)` makes some.")
     for line in found.warnings:

@@ -148,17 +148,18 @@ def print_plan(asked: Students, *, quiet: bool, json: bool) -> None:
         print_json({"plan": [_values(planned) for planned in found]})
         return
     columns = ("student", "proven", "minutes", "expected", "audit")
+    where = f"-o {out}" + f" --methods {asked.methods}" * bool(asked.methods)
     print_table(f"rows of {out} without an audit", columns, [_cells(planned) for planned in found])
     alone = [planned for planned in found if planned.audit is None]
     if len(alone) < len(found):
-        echo(f"{counted(len(found) - len(alone), 'row')} can share an audit: python -m bench audit --share -o {out}")
+        echo(f"{counted(len(found) - len(alone), 'row')} can share an audit: python -m bench audit --share {where}")
     if alone:
         hours = sum(planned.minutes for planned in alone) / 60
         need = counted(len(alone), "row needs its", "rows need their")
-        echo(f"{need} own, about {hours:.1f} hours: python -m bench audit KEY -o {out}")
+        echo(f"{need} own, about {hours:.1f} hours: python -m bench audit KEY {where}")
     if lacking:
         need = counted(lacking, "audit has", "audits have")
-        echo(f"{need} no pair at the row's own size: python -m bench audit KEY --full-size -o {out}")
+        echo(f"{need} no pair at the row's own size: python -m bench audit KEY --full-size {where}")
 
 
 def print_shared(asked: Students, *, quiet: bool, json: bool) -> None:

@@ -17,7 +17,8 @@ def print_choice(choice: Choice) -> None:
     if own:
         print_fields(
             f"The board's data set most like {wanted.dataset} in classes, image size and channels is "
-            f"{choice.measured_on}. The figures below are of that; yours will differ."
+            f"{choice.measured_on}. The figures below are of its {choice.rows[0].records[0].private_records:,} private "
+            "records; with fewer records, privacy costs more accuracy."
         )
     print_table(
         f"{choice.measured_on}, unit {wanted.unit}, proven epsilon at most {wanted.eps:g} (replace-one); accuracy in %",
@@ -37,7 +38,8 @@ def print_choice(choice: Choice) -> None:
     if len(best) > 1:
         print_fields(f"Take one of {names}: their accuracies do not differ significantly.")
     else:
-        print_fields(f"Take {names}: its lead is statistically significant.")
+        lead = "its lead is statistically significant" if len(choice.rows) > 1 else "no other method is ranked here"
+        print_fields(f"Take {names}: {lead}.")
     for row in choice.rows[:CANDIDATES] if own else best[:CANDIDATES]:
         print_fields(_why(row))
         echo(f"  {choice.commands[row.method]}")

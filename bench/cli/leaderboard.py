@@ -42,10 +42,10 @@ def leaderboard(
     from bench.reports.changes import changes
     from bench.reports.leaderboard import to_csv
     from bench.reports.pages import gather, write_pages
-    from bench.results.published import need_published  # imports numpy
+    from bench.results.published import named, need_published  # imports numpy
 
-    folders = runs or [need_published()]
-    target = into or (folders[0] if runs else Path("leaderboards"))  # do not write into an installed package
+    folders = list(map(named, runs)) if runs else [need_published()]
+    target = into or (runs[0] if runs else Path("leaderboards"))  # do not write into an installed package
     if target.is_file():  # fail before minutes of accounting
         raise BenchError(f"{target} is a file, not a directory. Choose another path.")
     earlier = None if since is None else _text(since)

@@ -101,8 +101,11 @@ def list_(
     """List methods by family, data sets, attacks or models, or the records of a run directory."""
     from bench.cli.listing import LISTINGS, print_listed, print_listing
 
-    if out is None and what not in LISTINGS and Path(what).is_dir():
-        out = Path(what)
+    if out is None and what not in LISTINGS:
+        from bench.results.published import named
+
+        folder = named(Path(what))
+        out = folder if folder.is_dir() else None
     if out is None:
         print_listing(what, json=json_)
         return

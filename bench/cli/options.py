@@ -19,7 +19,8 @@ from bench.core.options import hints_of, where
 records = partial(typer.Option, rich_help_panel="Records")
 
 Runs = Annotated[
-    list[Path] | None, typer.Argument(help="Run directories; default: the published records.", show_default=False)
+    list[Path] | None,
+    typer.Argument(help="Run directories; default, or leaderboards: the published records.", show_default=False),
 ]
 Out = Annotated[Path, records("--out", "-o", help="Run directory.")]
 ReuseOption = Annotated[Reuse, records("--reuse", help="Which existing records count as done.")]

@@ -40,9 +40,15 @@ class OwnName:
 
 
 def parse(name: str) -> OwnName:
-    """Return the parts of ``folder:PATH@...``; raise BenchError for an empty range."""
+    """Return the parts of ``folder:PATH@...``; raise BenchError for an empty range, or another text after @."""
     text = name.removeprefix(PREFIX)
     match = SUFFIX.search(text)
+    before = text.rpartition("@")[0]
+    if match is None and before and not user_path(text).exists() and user_path(before).exists():
+        raise BenchError(
+            f"{text}: a table or an array of numbers takes the range LOW..HIGH of its values after @, such as @0..16, "
+            "and images take their shape, such as @1x28x28 or @3x32x32."
+        )
     if match is None or match.start() == 0 or user_path(text).exists():
         return OwnName(user_path(text))
     path = user_path(text[: match.start()])

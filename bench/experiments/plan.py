@@ -190,7 +190,14 @@ def _calibrated(
     method: type[Method], config: Any, reduced: list[Change], overrides: dict[str, Override], dataset: Dataset,
     epsilon: float | None, grid: Grid, calibrations: Calibrations, tuning: Tuning | None,
 ) -> Cell:  # fmt: skip
-    delta = default_delta(dataset.facts.private_records) if grid.delta is None else grid.delta
+    usual = default_delta(dataset.facts.private_records)
+    delta = usual if grid.delta is None else grid.delta
+    if method.private and delta * dataset.facts.private_records >= 1:
+        raise BenchError(
+            f"--delta {delta:g} is too large for the {dataset.facts.private_records:,} private records of "
+            f"{dataset.name}: it would allow a method to publish one of them. Give less than one over their number; "
+            f"default: {usual:g}."
+        )
     # A non-private method has no basis: the requested one must not change its key.
     basis = grid.basis if method.private else Basis.CLAIMED
     # Precision applies to ensembles only: it must not change the keys of other methods.

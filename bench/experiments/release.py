@@ -39,7 +39,7 @@ def save_released(released: Released, path: Path) -> str:
 
     Raises :class:`BenchError` if :func:`load_released` would not rebuild the student.
     """
-    nets.check_options(released.student_name, released.student_options)
+    nets.check_fits(released.student_name, released.student_options, released.student.state_dict())
     generator = {} if released.generator is None else released.generator.state_dict()
     parts = {"student": released.student.state_dict(), "generator": generator, "extra": released.extras}
     # Clone, because safetensors refuses tied weights that share storage.

@@ -225,8 +225,15 @@ def check_public(method: Method[object]) -> None:
 def check_costs(method: Method[object], delta: float) -> None:
     """Raise :class:`BenchError` unless the costs that `method` states are a claim and events."""
     from bench.privacy.events.base_event import Event
+    from bench.privacy.events.events import Bypass
 
     checked_claim(method.claimed(delta), f"{method.name}.claimed()")
     charges = method.charges()
     if charges is not None and not (isinstance(charges, Sequence) and all(isinstance(e, Event) for e in charges)):
         raise BenchError(f"{method.name}.charges() returns {charges!r}. Return a list of events, or None.")
+    for event in charges or ():
+        if event.adjacency is not method.adjacency and not isinstance(event, Bypass):
+            raise BenchError(
+                f"{method.name}.charges() returns {type(event).__name__} for neighbours by {event.adjacency.value}, and"
+                f" the method's adjacency is {method.adjacency.value}. Pass adjacency=self.adjacency to its events."
+            )

@@ -12,7 +12,7 @@ from bench.core.progress import Progress, echo, open_progress
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.noise_salt import sweep_salts
-from bench.experiments.plan import data_named
+from bench.experiments.plan import data_named, other_program
 from bench.interface.registry import METHODS, methods_named
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
@@ -98,4 +98,9 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
         if not kept or wanted.get(name):
             raise BenchError(f"the method {name} is not registered. Give its file: --methods PATH/{file}.")
         echo(f"skipped: the students of {name}, because its file is not given: --methods PATH/{file}", err=True)
+    former = [] if keys else [record.key for record in kept if other_program(record.cell, METHODS.get(record.method))]
+    if 0 < len(former) < len(kept):  # of a method's file that has been edited since
+        kept = [record for record in kept if record.key not in former]
+        more = f" and {len(former) - 1} more" * (len(former) > 1)
+        echo(f"skipped: {former[0]}{more}, made by other versions of their methods than those here", err=True)
     return kept

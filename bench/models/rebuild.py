@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import timm
@@ -73,23 +74,35 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
             raise BenchError(f"{name} in a release takes no backbone on {backbone.in_chans} x {backbone.size} pixels.")
 
 
-def rebuild(name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
-    """Return the net of a release with its `weights`, in evaluation mode.
+def check_fits(name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """Raise :class:`BenchError` as :func:`check_options` does, or if the `weights` do not fit the net.
 
-    Raise :class:`BenchError` as :func:`check_options` does, or if the `weights` do not fit the net.
+    A net with a frozen backbone from public weights is not built, as it would load them.
     """
     check_options(name, options)
+    options = json.loads(json.dumps(options))  # as they are read
     spec = options.get("backbone")
-    try:
-        if spec is None or spec["origin"] in ("random", "trained"):  # other backbones load their weights themselves
-            with torch.device("meta"):  # allocates nothing, whatever the size
-                _compare(timm.create_model(name, **options), weights)
+    if spec is None or spec["origin"] in ("random", "trained"):
+        with _fitting(name), torch.device("meta"):  # allocates nothing, whatever the size
+            _compare(timm.create_model(name, **options), weights)
+
+
+def rebuild(name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
+    """Return the net of a release with its `weights`, in evaluation mode; raise as :func:`check_fits` does."""
+    check_fits(name, options, weights)
+    with _fitting(name):
         net: nn.Module = timm.create_model(name, **options)
         _compare(net, weights)
-    except (ValueError, TypeError, RuntimeError, AssertionError) as error:
-        raise BenchError(f"{name} with the options of the release cannot take its weights: {error}.") from error
     net.load_state_dict(dict(weights))
     return net.eval()
+
+
+@contextmanager
+def _fitting(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError, AssertionError) as error:
+        raise BenchError(f"{name} with the options of the release cannot take its weights: {error}.") from error
 
 
 def _compare(net: nn.Module, weights: Mapping[str, Tensor]) -> None:

@@ -126,18 +126,18 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
     command, remark = command_of(record)
     student = released.student
     frozen = student.backbone.spec if isinstance(student, FrozenTransfer) else None
-    apart = frozen is not None and not frozen.carried
+    apart, shape = frozen is not None and not frozen.carried, _shape(released, spec)
     return CardFacts(
         command=command,
         no_command="" if command else remark,
         licence="the user's own" if record.cell.own_folder else spec.licence if spec else "not known",
         source="" if spec is None else spec.source,
         citation="" if spec is None else spec.citation,
-        text=is_text(_shape(released, spec)),
+        task="text" if is_text(shape) else "tabular" if is_features(shape) else "image",
         own_net=model_entrypoint(released.student_name).__module__.startswith(OWN_MODULES),
         backbone=frozen.name if frozen is not None and apart else "",
         backbone_words="" if frozen is None else f"{frozen.name}, {frozen.source}, SHA-256 {frozen.sha256}",
-        preprocessing=_preprocessing(released, _shape(released, spec)) + _own_words(record, _shape(released, spec)),
+        preprocessing=_preprocessing(released, shape) + _own_words(record, shape),
         digest=hashlib.sha256(weights).hexdigest(),
         extras=sorted({name.partition("/")[0] for name in released.extras}),
     )
@@ -151,7 +151,8 @@ def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]
             f"Sentences of up to {width} words, as images of 2 channels and one row: a word's number is 256 times the "
             "first channel plus the second, both as bytes. bench.data.text writes them; values are bytes over 255."
         ]
-    lines = [f"Images of {channels} x {height} x {width} (channels, height, width), values in [0, 1]: bytes over 255."]
+    what = f"Rows of {width} numbers, as images" if is_features(shape) else "Images"
+    lines = [f"{what} of {channels} x {height} x {width} (channels, height, width), values in [0, 1]: bytes over 255."]
     student = released.student
     if isinstance(student, FrozenTransfer):
         spec = student.backbone.spec

@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -15,11 +15,11 @@ from bench.core.margins import covered
 from bench.core.types import PrivacyUnit
 from bench.privacy.auditing.utility_bound import remark
 from bench.results.record import Privacy, Record, Student
-from bench.results.text import epsilon_rows, epsilon_text, md
+from bench.results.text import epsilon_rows, epsilon_text, md, risk_table
 
 _UNITS = {
-    PrivacyUnit.RECORD: "one record, an image together with its label",
-    PrivacyUnit.LABEL: "the label of one record; its image is taken as public",
+    PrivacyUnit.RECORD: "one record, together with its label",
+    PrivacyUnit.LABEL: "the label of one record; the rest of it is taken as public",
     PrivacyUnit.QUERY_LABEL: "the label that the teacher gave to one query; it says nothing about a training record",
     PrivacyUnit.CLIENT: "all records of one client of a federation",
 }
@@ -34,7 +34,7 @@ class CardFacts:
     licence: str
     source: str
     citation: str
-    text: bool  # whether the records are sentences
+    task: Literal["image", "text", "tabular"]  # the records are images, sentences or rows of numbers
     own_net: bool  # whether the architecture is this project's own, which timm knows after an import
     backbone: str  # timm name of a frozen backbone that the file lacks, or ""
     backbone_words: str
@@ -87,7 +87,7 @@ def _front(record: Record, privacy: Privacy, accuracy: float, facts: CardFacts) 
     tags = ["private-student-bench", record.method]
     if _private(record, privacy):
         tags.insert(0, "differential-privacy")
-    task = "text-classification" if facts.text else "image-classification"
+    task = f"{facts.task}-classification"
     data = {"name": record.dataset, "type": record.dataset, "revision": record.dataset_revision}
     result = {"task": {"type": task}, "dataset": data, "metrics": [{"type": "accuracy", "value": accuracy}]}
     told: dict[str, Any] = {
@@ -147,13 +147,17 @@ def _warnings(record: Record, privacy: Privacy) -> list[str]:
 
 
 def _epsilons(record: Record, privacy: Privacy) -> str:
-    rows = epsilon_rows(privacy)[:3]
+    rows = epsilon_rows(privacy)
     if not covered(privacy.proven.epsilon, privacy.claimed.epsilon):
         rows[0] = ("claimed, not proven", *rows[0][1:])
     table = [f"| epsilon | at delta {privacy.delta:g} | from |", "|---|---|---|"]
     table += [f"| {name} | {value} | {plain(why)} |" for name, value, why in rows]
     asked = "without privacy" if record.epsilon is None else f"for epsilon {record.epsilon:g} ({record.basis.value})"
     unit = f"Unit: {_UNITS[privacy.unit]}. Neighbours: {privacy.adjacency.value}. Asked {asked}.\n"
+    if math.isfinite(privacy.proven.epsilon):
+        bounds = risk_table(privacy)
+        lines = _bullets([f"{what}: at most {one}" for what, one, _ in bounds.rows])
+        table.append(f"\n{bounds.caption}, {bounds.columns[1]}:\n\n{lines}\n\n{bounds.note}")
     return "\n".join([unit, *table])
 
 
@@ -182,7 +186,8 @@ def _setting(record: Record, facts: CardFacts) -> str:
     made = f"The record was made by the program at commit {plain(commit)}. " if commit else ""
     again = f"No command reproduces it: {plain(facts.no_command)}."
     if facts.command:
-        again = f"Reproduce it with:\n\n{textwrap.indent(facts.command, '    ')}"
+        again = "Repeat it, with other noise," if record.cell.own_folder else "Reproduce it"
+        again = f"{again} with:\n\n{textwrap.indent(facts.command, '    ')}"
     return f"{_bullets([plain(line) for line in lines])}\n\n{made}{again}"
 
 
@@ -190,8 +195,11 @@ def _files(record: Record, student: Student, facts: CardFacts) -> str:
     lines = [
         f"`model.safetensors`: SHA-256 {facts.digest}, {student.parameters} parameters.",
         f"The run released it as a file of SHA-256 {plain(student.sha256)}.",
-        f"The record: `leaderboards/records/{record.key}.json` in the project, or `python -m bench show {record.key}`.",
-    ]
+        f"The record: `python -m bench show {record.key}`" + (
+            " with `--out` and its run directory." if record.cell.own_folder
+            else f", or, if published, `leaderboards/records/{record.key}.json` in the project."
+        ),
+    ]  # fmt: skip
     if facts.extras:
         lines.append(f"Also released, but not included here: {plain(', '.join(facts.extras))}.")
     return _bullets(lines)

@@ -32,6 +32,11 @@ def shipped() -> Path | None:
     return _unpacked() if ARCHIVE.is_file() else None
 
 
+def named(folder: Path) -> Path:
+    """Return `folder`, or the published records for ``leaderboards`` where that is no folder. Raises as above."""
+    return published() or folder if folder == Path("leaderboards") and not folder.exists() else folder
+
+
 def need_published() -> Path:
     """Return the folder of published records; raise :class:`BenchError` if there is none."""
     found = published()

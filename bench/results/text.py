@@ -225,7 +225,7 @@ def _joined(*parts: str) -> str:
 def _epsilon_tables(privacy: Privacy) -> list[Table]:
     caption = f"Unit {privacy.unit.value}, adjacency {privacy.adjacency.value}, delta {privacy.delta:g}"
     note = f"Proven is infinite because: {'; '.join(privacy.bypasses)}." if privacy.bypasses else ""
-    tables = [Table(caption, ("epsilon", "value", "from"), tuple(epsilon_rows(privacy)), note), _risk_table(privacy)]
+    tables = [Table(caption, ("epsilon", "value", "from"), tuple(epsilon_rows(privacy)), note), risk_table(privacy)]
     if privacy.accountants or privacy.withheld:
         columns = ("accountant", "epsilon", "sound", "data-dependent", "releasable", "order", "note")
         rows = tuple(
@@ -238,7 +238,8 @@ def _epsilon_tables(privacy: Privacy) -> list[Table]:
     return tables
 
 
-def _risk_table(privacy: Privacy) -> Table:
+def risk_table(privacy: Privacy) -> Table:
+    """Return the bounds on an attacker for one unit, and for a group."""
     one, group = (
         [risk_text(bound, privacy.proven.epsilon) for bound in risk.as_dict().values()] for risk in risks_of(privacy)
     )

@@ -111,7 +111,10 @@ def test_selected_queries(votes: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ([*LNMAX], "exactly one of queries, votes and target epsilon; none given"),
+        (
+            [*LNMAX],
+            r"exactly one of queries, votes and target epsilon \(--queries, --votes, --target-epsilon\); none given",
+        ),
         ([*LNMAX, "--queries", 1, "--target-epsilon", 1], "queries and target epsilon given"),
         ([*LNMAX, "--queries", 0], "at least 1"),
         ([*LNMAX, "--queries", 1, "--delta", 0], "delta must lie strictly between 0 and 1"),

@@ -13,7 +13,7 @@ from helpers.paths import GRID_METHOD
 
 PLUGIN = """
 '''Mine: a method of a user.'''
-from bench.interface import Claim, register_method
+from bench.interface import Adjacency, Claim, Gaussian, register_method
 from bench.methods.nonprivate import NonPrivate
 
 
@@ -80,6 +80,10 @@ def plugin(folder: Path, statement: str) -> Path:
         ("claimed = classmethod(lambda *_: Claim(float('nan'), 1e-5, 'mine'))", "epsilon is a number from 0 to inf"),
         ("claimed = classmethod(lambda *_: Claim(1.0, 1e-5, None))", "source and note are texts"),
         ("charges = classmethod(lambda *_: [1.0])", "mine.charges() returns [1.0]"),
+        (
+            "charges = classmethod(lambda *_: [Gaussian(1.0, adjacency=Adjacency.ADD_REMOVE)])",
+            "mine.charges() returns Gaussian for neighbours by add-remove",
+        ),
         ("public_kinds = classmethod(lambda *_: 'none')", "mine.public_kinds() returns 'none'"),
         ("public_words = classmethod(lambda *_: None)", "mine.public_words() returns None"),
     ],

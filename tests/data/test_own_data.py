@@ -260,6 +260,9 @@ def test_values_need_a_public_range(tmp_path: Path) -> None:
         load(name)
     with pytest.raises(BenchError, match="LOW below HIGH"):
         load(f"{name}@2..-2")
+    for after in ("a..b", "28", "5x8x8"):
+        with pytest.raises(BenchError, match=r"takes the range LOW\.\.HIGH of its values after @"):
+            load(f"{name}@{after}")
     with pytest.raises(BenchError, match="leave out @1x8x8"):
         load(f"{name}@1x8x8")
     gap = X.copy()

@@ -122,6 +122,13 @@ def test_bad_delta_is_refused(delta: float) -> None:
         Budget(1.0, delta)
 
 
+def test_a_delta_that_publishes_a_record_is_refused() -> None:
+    with pytest.raises(BenchError, match=r"--delta 0.0001 is too large for the 60,000 private records of mnist"):
+        cells(methods=("dp-sgd",), epsilons=(2.0,), delta=1e-4)
+    assert cells(methods=("dp-sgd",), epsilons=(2.0,), delta=1.6e-5)
+    assert cells(methods=("nonprivate",), delta=1e-4)
+
+
 @pytest.mark.parametrize(
     ("records", "delta"), [(60_000, 1e-5), (1_000, 1e-5), (73_257, 1e-5), (162_770, 1e-6), (1_281_167, 1e-7)]
 )

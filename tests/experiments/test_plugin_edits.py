@@ -99,6 +99,11 @@ def test_a_record_of_another_source_is_neither_audited_nor_attacked(tmp_path: Pa
     (audit,) = RunDir(out).read_audits()[0]
     assert audit.failure is not None
     assert "another source of the plug-in noisy-means made it" in audit.failure.reason
+    run(file, out)
+    done = bench("audit", "-o", out, "-m", file, "--plan")
+    assert done.returncode == 0, done.stderr
+    assert "made by other versions of their methods than those here" in done.stderr
+    assert f"KEY -o {out} --methods {file}" in done.stdout.replace("\n", "")
 
 
 @pytest.mark.usefixtures("registries_restored")

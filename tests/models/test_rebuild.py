@@ -86,6 +86,10 @@ def test_what_could_not_be_rebuilt_is_not_released(tmp_path: Path) -> None:
     options = {**OPTIONS, "checkpoint_path": ""}
     with pytest.raises(BenchError, match="a name of its own"):
         save_released(Released(torch.nn.Identity(), "small_cnn", options), tmp_path / "a.safetensors")
+    student = build("small_cnn", **OPTIONS)
+    student.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(BenchError, match=r"extra.* is too much"):
+        save_released(Released(student, "small_cnn", OPTIONS), tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
 
 

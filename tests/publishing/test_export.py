@@ -170,7 +170,7 @@ def test_the_command_exports_keys_and_the_board(tmp_path: Path) -> None:
 
 FACTS = CardFacts(
     command="python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0", no_command="", licence="CC0",
-    source="", citation="", text=False, own_net=True, backbone="", backbone_words="", preprocessing=["[0, 1]"],
+    source="", citation="", task="image", own_net=True, backbone="", backbone_words="", preprocessing=["[0, 1]"],
     digest="ab", extras=[],
 )  # fmt: skip
 STUDENT = Student(name="small_cnn", options={}, parameters=5, file="released/x.safetensors", sha256="cd")
@@ -182,9 +182,11 @@ def test_a_card_says_the_three_epsilons_and_warns() -> None:
     for says in ("| claimed | 10.00 |", "| proven | 4.00 |", "not audited", "95.00% of 1000", "teachers: 250", "CC0"):
         assert says in text
     assert "No privacy is proven" not in text
+    assert "- reconstruction of 1 in 100: at most" in text
     text = card(made(student=STUDENT, bypasses=("the generator saw it",)), FACTS)
     assert "**Warning.** No privacy is proven for this student: the generator saw it." in text
     assert "| proven | ∞ |" in text
+    assert "reconstruction of" not in text
     assert "differential-privacy" not in text.partition("# ")[0]
     assert "| claimed, not proven |" in text
     text = card(made(student=STUDENT, claimed=1.0, proven=300.0), FACTS)
@@ -242,6 +244,11 @@ def test_the_card_of_a_student_of_ones_own_table_says_how_to_ask_it(
     text = " ".join((tmp_path / "out" / record.key / "README.md").read_text().split())
     assert "round(255 (x - LOW) / (HIGH - LOW))" in text
     assert "the classes in the order of their names" in text
+    assert "Rows of 2 numbers" in text
+    assert "| audited | not audited |" in text
+    assert "tabular-classification" in text
+    assert "Repeat it, with other noise, with:" in text
+    assert "leaderboards/records" not in text
     student = load_released(Path("runs/released") / f"{record.key}.safetensors").student
     values = np.array([row for row, _ in rows[151:]]).clip(-3, 3)
     given = torch.from_numpy(np.round(255 * (values + 3) / 6) / 255).float().view(-1, 1, 1, 2)

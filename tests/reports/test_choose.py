@@ -136,6 +136,12 @@ def test_the_command_prints_what_python_returns(tmp_path: Path, monkeypatch: pyt
     assert "Take pate: its lead is statistically significant" in text
     assert "python -m bench run --methods pate --datasets mnist" in text
     assert max(map(len, [line for line in text.splitlines() if not line.startswith("  python")])) <= 80
+    alone = RunDir(tmp_path / "alone").create()
+    for one in RECORDS.values():
+        if one.method == "pate":
+            alone.write_record(one)
+    assert "Take pate: no other method is ranked here." in commands.bench("choose", alone.path, "--eps", "1").stdout
+    assert "Did you mean mnist?" in commands.refused("choose", str(home.path), "--dataset", "nmist")
     assert "10m or 2h, not 'fast'" in commands.refused("choose", str(home.path), "--time", "fast")
 
 

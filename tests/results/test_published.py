@@ -8,8 +8,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import bench
+from bench.cli.main import app
 from bench.core.errors import BenchError
 from bench.results import derived
 from bench.results import published as places
@@ -52,6 +54,17 @@ def test_a_board_in_the_working_directory_comes_first(installed: Path) -> None:
     pack(installed)
     RunDir(Path("leaderboards")).create().write_record(record(method="dp-sgd"))
     assert list(bench.load_results()["method"]) == ["dp-sgd"]
+
+
+def test_leaderboards_names_the_published_board(installed: Path) -> None:
+    pack(installed)
+    assert list(bench.load_results("leaderboards")["key"]) == [record().key]
+    listed = CliRunner().invoke(app, ["ls", "leaderboards"])
+    assert record().key in listed.output.replace("\n", "")
+    with pytest.raises(BenchError, match=r"Run directories may follow the names"):
+        bench.compare("mine", "pate")
+    (home := RunDir(Path("leaderboards"))).create()
+    assert list(places.named(home.path).iterdir()) == list(home.path.iterdir())
 
 
 def test_a_cache_that_cannot_be_written_is_named(installed: Path) -> None:

@@ -309,7 +309,7 @@ def costs_covered(first: Outcome, delta: float) -> None:
         if ran and ran != said:  # a run may charge nothing but a bypass, which has an infinite cost
             raise Rejected(
                 f"the {what} of its charges() is {' and '.join(sorted(said))}, and its run charged the ledger for "
-                f"{' and '.join(sorted(ran))}. State the mechanisms that run"
+                f"{' and '.join(sorted(ran))}. Pass {what}=self.{what} to its events"
             )
     spent, stated = (proven(events, delta).epsilon for events in both)
     if not spent >= stated * COVERED:

@@ -88,10 +88,11 @@ def by_name(*functions: F) -> dict[str, F]:
 
 def give_one(**given: object) -> None:
     """Raise :class:`BenchError` unless exactly one of the values is not None."""
-    *others, last = names = [name.replace("_", " ") for name in given]
-    said = [name for name, value in zip(names, given.values(), strict=True) if value is not None]
+    *others, last = words = [name.replace("_", " ") for name in given]
+    said = [name for name, value in zip(words, given.values(), strict=True) if value is not None]
     if len(said) != 1:
-        raise BenchError(f"give exactly one of {', '.join(others)} and {last}; {' and '.join(said) or 'none'} given.")
+        names = f"{', '.join(others)} and {last} (--{', --'.join(given).replace('_', '-')})"
+        raise BenchError(f"give exactly one of {names}; {' and '.join(said) or 'none'} given.")
 
 
 def sampling_rate_of(rate: float | None, batch: float | None, records: int | None) -> float:

@@ -230,7 +230,9 @@ def dp_sgd(
         facts["sigma"] = sigma = calibrate.smallest_noise(make, budget)
     assert sigma is not None
     (event,) = make(sigma)
-    if drawn is not Sampling.POISSON:
+    if drawn is Sampling.POISSON:
+        facts["batches"] = "Poisson samples; if the code shuffles, give --sampling shuffled"
+    else:
         poisson = events.DPSGD(rate, sigma, number)
         facts["epsilon_if_batches_were_poisson"] = accountants.proven([poisson], delta).epsilon
     if (least := worst_batches.at_least(event, rate, number, delta)) is not None:
