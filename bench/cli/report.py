@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bench.cli.options import Json, Quiet, with_options
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, UnknownNameError
 from bench.core.options import LaunchOptions
 from bench.core.printable import page
 from bench.core.progress import echo, print_json
@@ -64,15 +64,20 @@ def report(
 Folder = Annotated[
     Path | None, typer.Argument(help="Folder of numbers.csv and systems.yaml; default: the committed ones.")
 ]
+Systems = Annotated[str, typer.Option("--systems", "-s", help="Only these, comma-separated, such as PATE,DPSD.")]
 PageOut = Annotated[Path | None, typer.Option("--out", "-o", help="Write the page to this file.")]
 
 
-def reported(folder: Folder = None, out: PageOut = None, json_: Json = False) -> None:
+def reported(folder: Folder = None, systems: Systems = "", out: PageOut = None, json_: Json = False) -> None:
     """Print the numbers of the papers' tables, each with a verdict on its epsilon, as a Markdown page."""
     from bench.reports.reported.numbers import read_reported
     from bench.reports.reported.page import to_markdown
 
     rows = read_reported(folder)
+    if wanted := {name.strip().casefold() for name in systems.split(",") if name.strip()}:
+        for name in wanted - {row.system.casefold() for row in rows}:
+            raise UnknownNameError("system", name, {row.system for row in rows})
+        rows = [row for row in rows if row.system.casefold() in wanted]
     if json_:
         # JSON has no infinity.
         numbers = [dataclasses.asdict(row) for row in rows]

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli.main import app
+from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
 from bench.interface.registry import METHODS
 from bench.privacy.accounting import claims
@@ -254,6 +255,10 @@ def test_the_command_prints_and_writes_the_page(tmp_path: Path) -> None:
     out = tmp_path / "page.md"
     assert runner.invoke(app, ["reported", "--out", str(out)]).exit_code == 0
     assert out.read_text() == to_markdown(ROWS)
+    some = runner.invoke(app, ["reported", "--systems", "pate, DGD+"]).stdout
+    assert some == to_markdown([row for row in ROWS if row.system in ("PATE", "DGD+")])
+    assert isinstance(error := runner.invoke(app, ["reported", "-s", "pat"]).exception, BenchError)
+    assert "Did you mean 'PATE'?" in str(error)
     numbers = json.loads(runner.invoke(app, ["reported", "--json"]).stdout, parse_constant=pytest.fail)["numbers"]
     assert len(numbers) == len(ROWS)
     assert numbers[0]["epsilon"] == "inf"
