@@ -15,7 +15,7 @@ from bench.core.disclosure import PRIVATE_FIGURES
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Access, Facts, Knowledge, Reconstructions, Released
+from bench.core.types import Access, Basis, Facts, Knowledge, Reconstructions, Released
 from bench.data.datasets import get_dataset
 from bench.data.index_hash import ranks
 from bench.data.own_arrays import is_features
@@ -277,4 +277,7 @@ def compare(dataset: str, name: str, students: Sequence[Record], place: Workplac
 def _title(record: Record) -> str:
     if record.epsilon is None:
         return f"{record.method}, s{record.seed}"
-    return f"{record.method}, {record.cell.basis} {record.epsilon:g}, s{record.seed}"
+    basis, epsilon = record.cell.basis, record.epsilon
+    if basis is Basis.CLAIMED and record.privacy is not None:
+        epsilon = record.privacy.claimed.epsilon  # what it claims, which may be less than the target
+    return f"{record.method}, {basis} {epsilon:.3g}, s{record.seed}"
