@@ -52,8 +52,10 @@ app.add_typer(proven, name="proven")
 _DELTA = Option("The delta of (epsilon, delta), strictly between 0 and 1.")
 _JSON = Option('Print one JSON object; an infinite epsilon is the string "inf".')
 _GROUP = Option("Number of records per person, for the bounds on an attacker.")
-_LAST: Mapping[str, tuple[type, Option, Any]] = {
+_PRINTED = Option("An epsilon that is printed for this setting: says whether it is proven.")
+_LAST: Mapping[str, tuple[Any, Option, Any]] = {
     "delta": (float, _DELTA, 1e-5),
+    "printed": (float | None, _PRINTED, None),
     "group": (int, _GROUP, 1),
     "json": (bool, _JSON, False),
 }
@@ -83,14 +85,14 @@ def _command(make: Callable[..., Described], text: str | None, *, without_claim:
             parameters += [_parameter(more, *declared, None) for more, declared in _ROWS.items()]
     parameters += [_parameter(name, *declared) for name, declared in _LAST.items()]
 
-    def command(delta: float, json: bool, group: int, **given: Any) -> None:
+    def command(delta: float, printed: float | None, json: bool, group: int, **given: Any) -> None:
         rows = {name: given.pop(name, None) for name in _ROWS}
         if given.get("votes") is None and any(value is not None for value in rows.values()):
             raise BenchError("--first and --indices choose rows of --votes: give --votes too, or leave them out.")
         if given.get("votes") is not None:
             given["votes"] = load_votes(given["votes"], **rows)
         found = described(make, delta, {**given, **unused})
-        report(replace(found, rows=(), shown=None) if without_claim else found, delta, json, group)
+        report(replace(found, rows=(), shown=None) if without_claim else found, delta, json, group, printed)
 
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

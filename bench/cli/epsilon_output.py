@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,9 @@ import typer
 
 from bench.core.errors import BenchError
 from bench.core.lazy_libraries import numpy as np
+from bench.core.margins import covered
 from bench.core.progress import echo, print_table
-from bench.core.types import Adjacency
+from bench.core.types import Adjacency, Budget
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,10 +76,25 @@ def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[n
     return picked
 
 
-def report(found: Described, delta: float, as_json: bool, group: int = 1) -> None:
+def verdicts(best: float, known: Mapping[str, float | str], printed: float) -> dict[str, str]:
+    """Return whether an epsilon that is `printed` is proven, by neighbours; `best` is proven, `known` has the facts."""
+    least = known.get("epsilon_at_least")
+    if isinstance(least, float) and least > printed:
+        return {"": f"false: no proof can give less than {_epsilon(least, ROUND_FLOOR)}"}
+    places = {"": best} if "replace_one" not in known else {"add-remove": best, "replace-one": known["replace_one"]}
+    return {
+        place: "proven"
+        if covered(float(proven), printed)
+        else f"not proven; the best proof here gives {_epsilon(float(proven))}"
+        for place, proven in places.items()
+    }
+
+
+def report(found: Described, delta: float, as_json: bool, group: int = 1, printed: float | None = None) -> None:
     """Print `found` as a table with notes, or as one JSON object in which infinity is ``"inf"``.
 
     For add-remove events, the facts include the proven epsilon for replace neighbours. The risk is for `group` records.
+    Raises :class:`BenchError` if `printed` is no epsilon.
     """
     from bench.privacy.accounting.accountants import replace_one
     from bench.privacy.accounting.distributions import at_least
@@ -91,11 +108,16 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
     if any(event.adjacency is Adjacency.ADD_REMOVE for event in found.events):
         known["replace_one"] = replace_one(found.events, delta).epsilon
     bounds = risk(found.events, group, coarseness=5.0)
+    best = min((r for r in rows if r.sound and r.releasable), key=lambda r: r.epsilon, default=None)
+    said = {}
+    if printed is not None:
+        Budget(printed, delta)
+        said = verdicts(math.inf if best is None else best.epsilon, known, printed)
     if as_json:
         accountants = [row.as_dict() for row in rows]
         content = {
             "mechanism": title, "accountants": accountants, "delta": delta, "facts": known, "group": group,
-            "risk": bounds.as_dict(),
+            "risk": bounds.as_dict(), **({"printed": {"epsilon": printed, "verdicts": said}} if said else {}),
         }  # fmt: skip
         typer.echo(json.dumps(content, allow_nan=False))
         return
@@ -109,9 +131,11 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1) -> Non
             for row in rows
         ],
     )  # fmt: skip
-    if (best := min((r for r in rows if r.sound and r.releasable), key=lambda r: r.epsilon, default=None)) is not None:
+    if best is not None:
         of = " (add-remove)" if "replace_one" in known else ""
         echo(f"proven epsilon{of}: {_epsilon(best.epsilon)}, by {best.name}")
+    for place, verdict in said.items():
+        echo(f"printed epsilon {printed:g}{f' ({place})' * bool(place)}: {verdict}")
     for name, value in known.items():
         if name in ("replace_one", "epsilon_of_one_trial") and value == 0:
             value = _epsilon(0.0)

@@ -148,6 +148,22 @@ def test_an_epsilon_that_delta_covers_is_not_printed_as_no_cost() -> None:
     assert "0.000000" not in run("gaussian", "--sigma", 4e4)
 
 
+def test_a_printed_epsilon_gets_a_verdict() -> None:
+    setting = ["dp-sgd", "--sigma", 1.1, "--batch", 256, "--records", 60000, "--epochs", 15]
+    shown = run(*setting, "--printed", 1.5)
+    assert "printed epsilon 1.5 (add-remove): proven\n" in shown
+    assert "printed epsilon 1.5 (replace-one): not proven; the best proof here gives 1.9" in shown
+    shuffled = [*setting, "--sampling", "shuffled", "--printed", 2.9]
+    assert "printed epsilon 2.9: false: no proof can give less than 6.01" in run(*shuffled)
+    told = json.loads(run(*shuffled, "--json"))["printed"]
+    assert told == {"epsilon": 2.9, "verdicts": {"": "false: no proof can give less than 6.010013"}}
+    assert "printed" not in json.loads(run(*setting, "--json"))
+    claimed = ["claimed", "dpsd", "--beta", 1e-3, "--classes", 10, "--batch", 256, "--iterations", 200, "--sigma", 100]
+    assert "printed epsilon 1: not proven; the best proof here gives 28.8" in run(*claimed, "--printed", 1)
+    with pytest.raises(BenchError, match="positive finite"):
+        run(*setting, "--printed", 0)
+
+
 HUGE = 10**400
 LIMITED = [
     [*LNMAX, "--queries", HUGE],
