@@ -83,7 +83,11 @@ def _command(make: Callable[..., Described], text: str | None, *, without_claim:
         else:
             parameters.append(_parameter(name, Path if default is Parameter.empty else Path | None, option, default))
             parameters += [_parameter(more, *declared, None) for more, declared in _ROWS.items()]
-    parameters += [_parameter(name, *declared) for name, declared in _LAST.items()]
+    grouped = any(option.panel for _, option, _ in settings_of(make).values())
+    panel = "Result" if len(parameters) + len(_LAST) > 8 and not grouped else None
+    parameters += [
+        _parameter(name, kind, replace(option, panel=panel), default) for name, (kind, option, default) in _LAST.items()
+    ]
 
     def command(delta: float, printed: float | None, json: bool, group: int, **given: Any) -> None:
         rows = {name: given.pop(name, None) for name in _ROWS}
