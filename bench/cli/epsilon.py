@@ -52,7 +52,7 @@ app.add_typer(proven, name="proven")
 _DELTA = Option("The delta of (epsilon, delta), strictly between 0 and 1.")
 _JSON = Option('Print one JSON object; an infinite epsilon is the string "inf".')
 _GROUP = Option("Number of records per person, for the bounds on an attacker.")
-_PRINTED = Option("An epsilon that is printed for this setting: says whether it is proven.")
+_PRINTED = Option("The epsilon that a paper prints for this setting; adds whether it is proven.")
 _LAST: Mapping[str, tuple[Any, Option, Any]] = {
     "delta": (float, _DELTA, 1e-5),
     "printed": (float | None, _PRINTED, None),

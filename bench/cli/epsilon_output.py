@@ -15,7 +15,7 @@ from bench.core.errors import BenchError
 from bench.core.lazy_libraries import numpy as np
 from bench.core.margins import covered
 from bench.core.progress import echo, print_table
-from bench.core.types import Adjacency, Budget
+from bench.core.types import Adjacency
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,17 +77,20 @@ def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[n
 
 
 def verdicts(best: float, known: Mapping[str, float | str], printed: float) -> dict[str, str]:
-    """Return whether an epsilon that is `printed` is proven, by neighbours; `best` is proven, `known` has the facts."""
+    """Return for each adjacency, or for "", whether the `printed` epsilon is proven.
+
+    `best` is the proven epsilon; `known` may have that for replace-one neighbours, and what no proof can be below.
+    """
     least = known.get("epsilon_at_least")
     if isinstance(least, float) and least > printed:
         return {"": f"false: no proof can give less than {_epsilon(least, ROUND_FLOOR)}"}
     places = {"": best} if "replace_one" not in known else {"add-remove": best, "replace-one": known["replace_one"]}
-    return {
-        place: "proven"
-        if covered(float(proven), printed)
-        else f"not proven; the best proof here gives {_epsilon(float(proven))}"
-        for place, proven in places.items()
-    }
+    said = {}
+    for place, proven in places.items():
+        spent = float(proven)
+        more = "" if covered(spent, printed) else f"not proven; the best proof here gives {_epsilon(spent)}"
+        said[place] = more or "proven"
+    return said
 
 
 def report(found: Described, delta: float, as_json: bool, group: int = 1, printed: float | None = None) -> None:
@@ -111,7 +114,8 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1, printe
     best = min((r for r in rows if r.sound and r.releasable), key=lambda r: r.epsilon, default=None)
     said = {}
     if printed is not None:
-        Budget(printed, delta)
+        if not 0 < printed < math.inf:
+            raise BenchError(f"--printed is an epsilon, a positive finite number, not {printed:g}.")
         said = verdicts(math.inf if best is None else best.epsilon, known, printed)
     if as_json:
         accountants = [row.as_dict() for row in rows]

@@ -20,7 +20,7 @@ records = partial(typer.Option, rich_help_panel="Records")
 
 Runs = Annotated[
     list[Path] | None,
-    typer.Argument(help="Run directories; default, or leaderboards: the published records.", show_default=False),
+    typer.Argument(help="Run directories; leaderboards, the default, is the published board.", show_default=False),
 ]
 Out = Annotated[Path, records("--out", "-o", help="Run directory.")]
 ReuseOption = Annotated[Reuse, records("--reuse", help="Which existing records count as done.")]

@@ -99,8 +99,8 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
             raise BenchError(f"the method {name} is not registered. Give its file: --methods PATH/{file}.")
         echo(f"skipped: the students of {name}, because its file is not given: --methods PATH/{file}", err=True)
     former = [] if keys else [record.key for record in kept if other_program(record.cell, METHODS.get(record.method))]
-    if 0 < len(former) < len(kept):  # of a method's file that has been edited since
+    if 0 < len(former) < len(kept):
         kept = [record for record in kept if record.key not in former]
         more = f" and {len(former) - 1} more" * (len(former) > 1)
-        echo(f"skipped: {former[0]}{more}, made by other versions of their methods than those here", err=True)
+        echo(f"skipped: {former[0]}{more}, whose methods have changed since they were made", err=True)
     return kept

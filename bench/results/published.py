@@ -33,7 +33,7 @@ def shipped() -> Path | None:
 
 
 def named(folder: Path) -> Path:
-    """Return `folder`, or the published records for ``leaderboards`` where that is no folder. Raises as above."""
+    """Return `folder`; ``leaderboards``, if no such folder exists, is the published records'. Raises as above."""
     return published() or folder if folder == Path("leaderboards") and not folder.exists() else folder
 
 

@@ -279,5 +279,5 @@ def _title(record: Record) -> str:
         return f"{record.method}, s{record.seed}"
     basis, epsilon = record.cell.basis, record.epsilon
     if basis is Basis.CLAIMED and record.privacy is not None:
-        epsilon = record.privacy.claimed.epsilon  # what it claims, which may be less than the target
+        epsilon = record.privacy.claimed.epsilon  # may be below the target
     return f"{record.method}, {basis} {epsilon:.3g}, s{record.seed}"

@@ -133,7 +133,8 @@ def _key(record: Record, options: AuditOptions) -> str:
         values = {name: values[name] for name in names} | {"minutes": minutes}
     if options.kind is AuditKind.CANDIDATES:
         chosen = {name: values[name] for name in ("kind", "confidence", "power", "seed")}
-        values = chosen | {"minutes": minutes, "candidates": candidates}
+        # Sets 2: before, candidates that replace each other were blank images.
+        values = chosen | {"minutes": minutes, "candidates": candidates, "sets": 2}
     return f"{record.key}--audit-{digest_of([AUDIT_VERSION, values])[:12]}"
 
 

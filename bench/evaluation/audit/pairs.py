@@ -196,7 +196,7 @@ def candidate_pairs(
         labels[0], images[0] = label, 0
         if method.unit is not PrivacyUnit.LABEL:
             pixels = side * side // layouts
-            # Dark enough that votes on dark public images follow the label, but no blank image, which has no features.
+            # With few bright pixels, votes on dark public images follow the label; a blank image has no features.
             few = layouts == 1 and not absent
             bright = slice(None, None, 6) if few else slice(layout * pixels, (layout + 1) * pixels)
             images[0].flatten(1)[:, bright] = 255

@@ -76,9 +76,9 @@ def bounded(moved: str) -> None:
     if moved:
         raise Rejected(
             f"{moved}. The noise is sized for less than the effect of one record. State the sensitivity that holds for "
-            "all data, clip, or give each record to one teacher only. If the stated sensitivity holds, the values of a "
-            "record may depend on the others by rounding: compute distances with bench.interface.nearest, and what "
-            "follows from a net with bench.interface.in_equal_batches"
+            "all data, clip, or give each record to one teacher only. If the stated sensitivity is right, a "
+            "record's values may depend on other records through rounding: use bench.interface.nearest for distances "
+            "and bench.interface.in_equal_batches for a net's outputs"
         )
 
 
