@@ -10,6 +10,7 @@ import typer
 from bench.cli.options import Json, Quiet, Runs
 from bench.cli.run import print_board
 from bench.core.errors import BenchError
+from bench.core.options import member
 from bench.core.plain_files import read_plain
 from bench.core.progress import echo
 from bench.core.types import PrivacyUnit
@@ -38,7 +39,7 @@ def leaderboard(
     quiet: Quiet = False, json_: Json = False,
 ) -> None:  # fmt: skip
     """Write the leaderboard of one or more run directories as Markdown, CSV and a site, and print it."""
-    units = None if unit is None else frozenset(map(_unit, unit.split(",")))
+    units = None if unit is None else frozenset(member(PrivacyUnit, "--unit", name.strip()) for name in unit.split(","))
     from bench.reports.changes import changes
     from bench.reports.leaderboard import to_csv
     from bench.reports.pages import gather, write_pages
@@ -69,11 +70,3 @@ def _text(path: Path) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise BenchError(f"{path} cannot be read: {why}. Give the leaderboard.csv of an earlier board.") from None
-
-
-def _unit(name: str) -> PrivacyUnit:
-    try:
-        return PrivacyUnit(name.strip())
-    except ValueError:
-        accepted = ", ".join(unit.value for unit in PrivacyUnit)
-        raise BenchError(f"--unit takes comma-separated names among {accepted}; not {name!r}.") from None

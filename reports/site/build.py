@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 from bench.core.errors import BenchError
 from bench.core.grouping import grouped
-from bench.core.plain_files import open_plain, read_plain
+from bench.core.plain_files import read_plain
 from bench.core.printable import counted, page
 from bench.interface.registry import METHODS
 from bench.reports import audits
@@ -46,8 +46,6 @@ from bench.storage.files import writing
 HERE = Path(__file__).parent
 MADE = ("records", "methods", "datasets", "images", "raw", "code")
 """Folders that contain only generated files."""
-FORMER = ("tables.html",)
-"""Pages of older versions."""
 NEIGHBOURS = 5
 """Links to other seeds in each direction; linking all would make the size of the site quadratic in their number."""
 
@@ -100,18 +98,8 @@ def _files(site: Path) -> Iterator[Path]:
                 f"{place} is a link, and the site is not written through links. Remove it, or choose "
                 "another folder with --out."
             )
-    yield from (page for page in map(site.joinpath, FORMER) if _is_ours(page))
     for where, _, files in walked:
         yield from (Path(where, name) for name in files if not where.startswith(str(tops[0])))
-
-
-def _is_ours(page: Path) -> bool:
-    """Return whether a page was written by an older version, whose pages link the site's style in their heads."""
-    try:
-        with open_plain(page) as file:
-            return b'href="assets/board.css"' in file.read(4096)
-    except (OSError, ValueError):
-        return False
 
 
 def build_site(source: Source) -> Iterator[tuple[str, bytes]]:

@@ -14,7 +14,7 @@ from helpers.commands import refused
     ("words", "says"),
     [
         (["run", "-m", "pat"], "Did you mean 'pate'?"),
-        (["leaderboard", "--unit", "person"], "record, label, query-label, client"),
+        (["leaderboard", "--unit", "person"], "client, label, query-label, record"),
         (["run", "-m", "PATE"], "Did you mean 'pate'?"),
         (["run", "-m", "pate", "-d", "minst"], "mnist"),
         (["run", "-m", "pate", "-e", "0"], "positive"),

@@ -110,7 +110,20 @@ def ghost(net: nn.Module, count: int) -> Step:
     return step
 
 
-OTHERS: dict[str, Callable[[nn.Module, int], Step]] = {"plain": plain, "Opacus": hooks, "Opacus, ghost": ghost}
+def noise(net: nn.Module, count: int) -> Step:
+    """Return a step that only draws our noise: no private step with a Gaussian per weight takes less."""
+    randomness, shapes = np.random.default_rng(0), [parameter.shape for parameter in net.parameters()]
+
+    def step(images: Tensor, labels: Tensor) -> None:
+        for shape in shapes:
+            randomness.standard_normal(shape, dtype=np.float32)
+
+    return step
+
+
+OTHERS: dict[str, Callable[[nn.Module, int], Step]] = {
+    "plain": plain, "Opacus": hooks, "Opacus, ghost": ghost, "noise alone": noise,
+}  # fmt: skip
 
 
 def synchronized(device: torch.device) -> float:
@@ -236,7 +249,7 @@ def main() -> None:
         print(json.dumps(found))
         return
     ways = ["ours", "Opacus", "Opacus, ghost"]
-    timed = [*ways, *["jax_privacy"] * bool(asked.jax)]
+    timed = [*ways, *["jax_privacy"] * bool(asked.jax), "noise alone"]
     print("| net | batch | plain: ms | " + " | ".join(timed) + " | plain: MB | " + " | ".join(ways) + " |")
     print("|---|---|" + "---|" * (2 + len(timed) + len(ways)))
     for name in asked.nets.split(","):
