@@ -81,7 +81,7 @@ class LiRA(MembershipAttack[LiRAConfig]):
 
 
 def _fit(seen: Floats, used: NDArray[np.bool_], number: NDArray[np.int64], own: bool) -> tuple[Floats, Floats]:
-    """Return medians (NaN if empty) and deviations, (queries, n), pooled per query unless each has its `own`."""
+    """Return medians (NaN if empty) and standard deviations (queries, n), the latter pooled per query unless `own`."""
     values = np.where(used[:, None, :], seen, np.nan)
     some = number > 0
     median = np.full(seen.shape[1:], np.nan)

@@ -125,7 +125,7 @@ def _audit_remarks(row: SeedGroup) -> Iterator[str]:
     own = first.unit is row.unit
     if not own:
         yield f"audited at record level: {audited_text(audited)}"
-    if first.kind is not AuditKind.PAIR and not bugs:  # pooled, they may show more than each of them
+    if first.kind is not AuditKind.PAIR and not bugs:  # pooled runs may show more than each audit by itself
         if own and above(audited.epsilon, _limit(row.proven, done)):
             bugs = ["audited > proven"]
         elif not own and row.record_level is not None and above(audited.epsilon, _limit(row.record_level, done)):

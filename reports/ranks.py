@@ -1,4 +1,4 @@
-"""Ranks of the board's rows within a band of proven epsilon, and the deviation over seeds that they rest on."""
+"""Ranks of the board's rows within a band of proven epsilon, and the spread over seeds that they rest on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def set_ranks(rows: Iterable[BoardRow]) -> None:
             ranked[row.method] = row
             contenders.append(row.contender)
             bands.append(row.band)
-    # Each row of the first one's budget could have held its method's rank; those of lower budgets hardly ever.
+    # Any row in the first row's band could have held its method's rank; rows in lower bands hardly ever could.
     places, needed = rank_groups(contenders, bands.count(bands[0]) if bands else 0)
     for row, place in zip(ranked.values(), places, strict=True):
         row.place, row.place_last = place

@@ -97,7 +97,7 @@ def report(found: Described, delta: float, as_json: bool, group: int = 1, printe
     """Print `found` as a table with notes, or as one JSON object in which infinity is ``"inf"``.
 
     For add-remove events, the facts include the proven epsilon for replace neighbours. The risk is for `group` records.
-    Raises :class:`BenchError` if `printed` is no epsilon.
+    Raises :class:`BenchError` if `printed` is not an epsilon.
     """
     from bench.privacy.accounting.accountants import replace_one
     from bench.privacy.accounting.distributions import at_least

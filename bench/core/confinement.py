@@ -1,7 +1,7 @@
 """Confinement of a process to the files and environment variables that a repeatable run needs.
 
 On Linux the kernel enforces it (Landlock, 5.13 or later), also for libraries that read files outside Python. On other
-systems only the environment variables go. Neither the process nor its children can undo it. To confine a command:
+systems only the variables are removed. Neither the process nor its children can undo it. To confine a command:
 
     python -m bench.core.confinement READABLE[:READABLE...] WRITABLE[:WRITABLE...] COMMAND ...
 """

@@ -24,7 +24,7 @@ _choosing = threading.Lock()
 def fresh_processes(preload: Sequence[str]) -> Any:
     """Return multiprocessing's context for such processes; a new server imports the modules `preload`.
 
-    A process then starts in a fraction of a second. A server that runs already keeps its own modules.
+    A process then starts in a fraction of a second. A server that is already running keeps its own modules.
     """
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
@@ -48,7 +48,7 @@ def fresh_processes(preload: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def without_main() -> Iterator[None]:
-    """Have processes that start inside the block not run the user's script first, as multiprocessing does."""
+    """Keep processes that start inside the block from first running the user's script, as multiprocessing would."""
     with _choosing:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")

@@ -27,7 +27,7 @@ from bench.interface.method import Method
 from bench.storage.cache import canonical_json
 from bench.storage.files import write_atomic
 
-SLOW = 0.3  # seconds; after one this slow, store all of its method, since only the first one pays for imports
+SLOW = 0.3  # seconds; once one is this slow, store all of its method's: only the first one pays for imports
 _MAKERS = ("training", "models", "data", "methods")  # folders whose code makes cached artefacts
 _PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")
 

@@ -11,7 +11,7 @@ from PIL import Image
 GAP = 2  # pixels between images, after scaling
 _BACKGROUND = 128  # grey, so that the borders of black and white images show
 COLUMNS, ROWS = 10, 20
-CELL = 56  # least width or height of an image in pixels: smaller ones are enlarged by a whole factor
+CELL = 56  # minimum width or height of an image in pixels: smaller images are enlarged by a whole factor
 
 
 def image_grid(images: torch.Tensor, labels: torch.Tensor | None = None) -> bytes:

@@ -130,7 +130,7 @@ def _guess(target: RiskTarget, delta: float) -> float:
 
 
 def _first_alike(cell_at: Callable[[float], Cell]) -> float:
-    """Return the smallest epsilon above which nothing changes."""
+    """Return the smallest epsilon above which the calibrated config no longer changes."""
     low, high = EPSILONS
     last = as_dict(cell_at(high).config)
     while _next(low, 1) < high:

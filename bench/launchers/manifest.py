@@ -104,7 +104,7 @@ class Launch(Row):
     `plugins` are method files for workers to load.
     """
 
-    version: Literal[7] = 7  # Increased with every layout change, new fields included; other versions are refused.
+    version: Literal[7] = 7  # Increment with every layout change, new fields included; other versions are refused.
     id: str
     kind: str
     machine: str
@@ -135,8 +135,8 @@ class Launch(Row):
     def check_cancelled(self) -> None:
         """Raise :class:`Stopped` in a launcher that was cancelled from another machine.
 
-        A launcher on the machine of `bench cancel` waits for its SIGTERM instead: if the file had already made it end,
-        the signal would kill it before its workers have closed.
+        A launcher on the machine where `bench cancel` runs waits for its SIGTERM instead: if the file had already
+        stopped it, the signal would kill it before its workers have closed.
         """
         with suppress(FileNotFoundError):
             if (self.folder / CANCELLED).read_bytes() != SIGNALLED:

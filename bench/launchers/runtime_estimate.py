@@ -51,7 +51,7 @@ class EarlierRuns:
         self._runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
         self._known: dict[tuple[object, ...], RunningTime | None] = {}  # thousands of cells differ in seed and epsilon
         for record in {record.key: record for record in records}.values():
-            # Tuning hides its time, and that of a user's own data is rounded up to minutes.
+            # Tuned cells hide their time; times on a user's own data are rounded up to minutes.
             hidden = record.cell.tuning is not None or "wall_seconds" in record.provenance.unread
             if record.status is not Status.DONE or hidden:
                 continue
@@ -121,8 +121,8 @@ def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
 def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[Sequence[int]] = ()) -> float:
     """Return the seconds until all cells are finished, each started in order as soon as one of `slots` is free.
 
-    `needs` holds for each cell the positions of those that must finish first, without circles; it is empty if no cell
-    waits. Cells without an estimate take no time.
+    `needs` holds for each cell the positions of the cells that must finish first, without cycles; it is empty if no
+    cell waits. Cells without an estimate take no time.
     """
     waiting = [len(set(needed)) for needed in needs] or [0] * len(estimates)
     after = grouped((first, cell) for cell, needed in enumerate(needs) for first in set(needed))

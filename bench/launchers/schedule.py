@@ -137,7 +137,7 @@ def packs_of(
 
 
 def waves_of(packs: Sequence[Ordered]) -> list[list[Ordered]]:
-    """Return packs or orders in waves; each waits only for those of earlier waves."""
+    """Return packs or orders in waves; each waits only for members of earlier waves."""
     wave_of: dict[str, int] = {}
     waves: dict[int, list[Ordered]] = defaultdict(list)
     for pack in packs:

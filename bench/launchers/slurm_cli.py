@@ -111,7 +111,7 @@ def at_once(wanted: Iterable[JobResources]) -> int:
 def check(wanted: Iterable[JobResources], folder: Path) -> None:
     """Raise :class:`BenchError` if a job of `wanted` resources with the run directory `folder` could never start.
 
-    That is without Slurm, in an unknown partition, or with too many resources.
+    That is the case without Slurm, in an unknown partition, and if it asks for too many resources.
     """
     for what, text in (("run directory's path", str(folder.resolve())), ("SBATCH_ACCOUNT", account_of_shell())):
         if CONTROL.search(text):

@@ -131,7 +131,7 @@ def _by_scontrol(jobs: Collection[str]) -> dict[str, _Told]:
     for array in sorted({job.partition("_")[0] for job in jobs}):
         try:
             text = command("scontrol", "-o", "show", "job", array)
-        except BenchError:  # forgotten after MinJobAge seconds
+        except BenchError:  # Slurm forgets a job after MinJobAge seconds
             continue
         for line in text.splitlines():
             said = dict(re.findall(r"(\S+?)=(\S*)", line))

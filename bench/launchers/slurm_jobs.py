@@ -21,7 +21,7 @@ from bench.results.run_dir import RunDir
 from bench.storage.locks import look
 
 POLL_SECONDS = 2.0
-LONGEST_PAUSE = 30.0  # between calls of squeue without news: frequent calls load the controller
+LONGEST_PAUSE = 30.0  # between calls of squeue while nothing changes: frequent calls load the controller
 GRACE_SECONDS = 15.0  # delay of a record on a network disk after its job has ended
 
 Body = Callable[[tuple[str, ...], JobResources, bool], Callable[[], str]]

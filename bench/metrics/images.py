@@ -28,8 +28,8 @@ _CHUNK = 2**23
 def ssim(a: Tensor, b: Tensor) -> Tensor:
     """Return the structural similarity (n,), float32 in [-1, 1], of each image pair, as the mean over channels.
 
-    The Gaussian window (deviation 1.5) stays inside the image and is 11 pixels wide; for sides below 32, 7 or the
-    largest odd width that fits. Source: Wang, Bovik, Sheikh, Simoncelli 2004, equation 13, K1 = 0.01, K2 = 0.03.
+    The Gaussian window (standard deviation 1.5) stays inside the image and is 11 pixels wide; for sides below 32, 7 or
+    the largest odd width that fits. Source: Wang, Bovik, Sheikh, Simoncelli 2004, equation 13, K1 = 0.01, K2 = 0.03.
     """
     _alike(a, b, paired=True)
     first, second = as_float(a), as_float(b)

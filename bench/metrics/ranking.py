@@ -40,9 +40,9 @@ class Contender:
 
         One-sided, with Bonferroni's correction: Student's quantile for the seeds and the normal one for the test
         records, in quadrature. One seed and one test record of either side are assumed to be as uncertain as this
-        row's. Since the other row's deviation is not used, a row gains nothing from seeds that differ. On test records
-        where both rows' answers are known, the lead is that of the pairs, and so is its variance where that is the
-        smaller one.
+        row's. Since the other row's standard deviation is not used, a row gains nothing from seeds that differ. On test
+        records where both rows' answers are known, the lead is that of the pairs, and so is its variance where that is
+        the smaller one.
         """
         lead, over_pairs, apart = self.mean - other.mean, math.inf, self.apart(other)
         if apart is not None:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 def normalise(images: Tensor) -> Tensor:
-    """Map images in [0, 1] to [-1, 1] by the public constants mean 0.5 and deviation 0.5; any shape."""
+    """Map images in [0, 1] to [-1, 1] by the public constants mean 0.5 and standard deviation 0.5; any shape."""
     return (images - 0.5) / 0.5
 
 
@@ -65,7 +65,7 @@ class WeightNormLinear(nn.Module):
     """A dense layer whose rows are ``scale * direction / |direction|``, with data-dependent initialisation.
 
     Salimans and Kingma 2016; follows ``nn.DenseLayer`` in ``mnist_svhn_cifar10/nn.py`` of openai/improved-gan. Inside
-    :func:`data_dependent_start`, a batch sets scale and bias so that outputs have mean 0 and deviation 1.
+    :func:`data_dependent_start`, a batch sets scale and bias so that outputs have mean 0 and standard deviation 1.
     """
 
     def __init__(self, inputs: int, outputs: int, *, train_scale: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Export of released students to folders that timm loads, checked by loading them again.
 
-Only the student is exported, without a frozen backbone that can be fetched by its hash: its weights are not ours.
+Only the student is exported. A frozen backbone that can be fetched by its hash is left out: its weights are not ours.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def config_of(released: Released, spec: DatasetSpec | None) -> dict[str, Any]:
     options, student = released.student_options, released.student
     known = dict(getattr(student, "default_cfg", None) or getattr(student, "pretrained_cfg", None) or {})
     channels, height, width = _shape(released, spec)
-    # Mean 0 and deviation 1, because students take values in [0, 1] and normalise in a layer of their own.
+    # Mean 0 and standard deviation 1, because students take values in [0, 1] and normalise in a layer of their own.
     pretrained = {
         "input_size": [channels, height, width], "fixed_input_size": "img_size" in options,
         "num_classes": options["num_classes"], "mean": [0.0] * channels, "std": [1.0] * channels,
@@ -106,7 +106,7 @@ def _shape(released: Released, spec: DatasetSpec | None) -> tuple[int, int, int]
 
 
 def _check(folder: Path, released: Released, shape: tuple[int, int, int], key: str) -> None:
-    """Raise :class:`BenchError` unless timm loads the released student from `folder`, bit by bit."""
+    """Raise :class:`BenchError` unless timm loads the released student from `folder`, bit for bit."""
     images = torch.rand(PROBES, *shape, generator=torch.Generator().manual_seed(0))
     images = (images * 255).round() / 255
     with torch.no_grad():

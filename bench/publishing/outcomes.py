@@ -1,6 +1,7 @@
 """Outcomes that a stopped ``bench publish`` keeps on the board, so that the same command does not repeat them.
 
-They are kept on the board because methods under check can write to caches, and authors to the submitted records.
+They are kept on the board because methods under check can write to caches, and authors can write to the submitted
+records.
 """
 
 from __future__ import annotations

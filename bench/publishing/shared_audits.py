@@ -1,8 +1,8 @@
 """One audit for all rows that need the same experiment, and a plan of the audits that a board lacks.
 
 A pair audit depends on a row only through its method, what is claimed and proven, the ledger's events and the pairs of
-small data sets that follow from its settings. Rows for which all of these are equal, whatever their data sets, share
-an audit: running it again would repeat the same experiment.
+small data sets that follow from its settings. Rows for which all of these are equal share an audit, whatever their data
+sets: another would repeat the experiment.
 """
 
 from __future__ import annotations

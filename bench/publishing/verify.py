@@ -84,7 +84,7 @@ def _judged(audits: Sequence[AuditRecord], command: str) -> tuple[Fate, str]:
     """Return what is missing in the `audits` of a row, or ""; `command` audits the row."""
     if not audits:
         return Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}"
-    # A shared audit never tries a pair of this row's size, so its note is no excuse.
+    # A shared audit never tries a pair of this row's size, so its note does not excuse the missing pair.
     tried = [note for audit in audits if not audit.shared for note in audit.notes if note.startswith(NO_FULL_SIZE)]
     if not any(map(has_full_size, audits)):
         if not tried:
@@ -174,7 +174,7 @@ def _replayed(records: Sequence[Record]) -> Item:
 
 
 def stated_here(record: Record) -> row_replay.Stated | None:
-    """Return what `record` states of its run; None without a student, or from another machine, which may round."""
+    """Return what `record` states of its run; None without a student, or if another machine made it."""
     here = Clock().stop()
     if record.student is None or record.utility is None or record.privacy is None:
         return None

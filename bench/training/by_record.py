@@ -1,4 +1,4 @@
-"""Per-record values that are equal to the bit, whatever other records are in the batch.
+"""Per-record values that are bit-identical whatever other records are in the batch.
 
 Libraries choose a kernel by the shape of a batch, and each kernel rounds differently. If the values feed a
 nearest-candidate search, arg max, threshold or equality test, removing one record could change the answers of others,

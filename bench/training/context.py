@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def unnoted(text: str) -> None:
-    """Discard a fact about a run. Unlike a lambda, it can go to another process."""
+    """Discard a fact about a run. Unlike a lambda, this function can be sent to another process."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 A teacher depends only on its own part, its random stream (named by its number) and the settings, not on the number of
 teachers, the chunk or the worker process. So changing one record changes one teacher and at most one vote per query,
-the sensitivity that every vote mechanism here assumes. To keep this true to the byte, a CPU trains each teacher alone
+the sensitivity that every vote mechanism here assumes. To keep this true byte for byte, a CPU trains each teacher alone
 on one thread, which also beats batching small nets there; a GPU trains many: :mod:`bench.training.vectorised`.
 """
 
@@ -226,7 +226,7 @@ def _trained_together(
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
     """Train the `missing` chunks, with as many teachers together as fit in memory; yield them chunk by chunk.
 
-    `show` gets the number of teachers of the next chunks that are trained or, by their steps, could be.
+    `show` gets the number of teachers trained beyond the chunks yielded so far, unfinished ones counted by their steps.
     """
     if not missing:
         return

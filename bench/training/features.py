@@ -40,8 +40,8 @@ from bench.training.processes import worker_pool
 CHUNK = 1_000  # Images per artefact.
 SPILL = 2**25  # Features of this many bytes or more go to a file.
 BATCH = 50  # Images per forward pass on a CPU, ten times as many on a GPU.
-BESIDE = 16  # Images that a student answers again, beside fewer others.
-APART = 0.01  # Of the logits' deviation: more than kernels for other batch sizes round, TF32 included.
+BESIDE = 16  # Images that a student answers again, in smaller batches.
+APART = 0.01  # Share of the logits' standard deviation, above rounding by other batch sizes and TF32.
 Part = Literal["private", "public", "test", "source", "counterfactual"]
 
 
@@ -97,7 +97,7 @@ def student_logits(
 ) -> Tensor:
     """Return the logits (n, classes) of `student` on `images`, on the CPU; features of a fixed map are cached.
 
-    Those of private images depend on each image alone, to the bit. With `alone`, raises :class:`BenchError` if an
+    Those of private images depend on each image alone, bit for bit. With `alone`, raises :class:`BenchError` if an
     answer depends on the images beside it, other than by rounding.
     """
     private = part == "private"

@@ -202,7 +202,7 @@ class Game:
         made_for = self.generator.labels_of(noise)
         loss = functional.cross_entropy(told[:, : self.classes], made_for)
         if self.generator.codes:
-            # A Gaussian of deviation 1, as in the authors' code; the paper's weight is 0.1.
+            # A Gaussian of standard deviation 1, as in the authors' code; the paper's weight is 0.1.
             miss = (told[:, self.classes :] - noise[:, -self.generator.codes :]).square().sum(1)
             loss = loss + 0.1 * 0.5 * miss.mean()
         return loss

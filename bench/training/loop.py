@@ -1,4 +1,4 @@
-"""Supervised training and prediction; on a CPU, seed and number of threads determine the model to the byte."""
+"""Supervised training and prediction; on a CPU, seed and number of threads determine the model byte for byte."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def predict(
     """Return the logits (n, classes) of `model` in evaluation mode, float32 on the CPU; restore its mode.
 
     A batch has `batch_size` images, but at most 64 MiB of pixels, because activations take many times that. With
-    `by_record`, an image's logits are equal to the bit whatever the number of images (:mod:`bench.training.by_record`).
+    `by_record`, an image's logits are bit-identical whatever the number of images (:mod:`bench.training.by_record`).
     """
     device = torch.device(device)
     layout = _layout(model, images)

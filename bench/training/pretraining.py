@@ -20,7 +20,7 @@ from bench.training.context import Context
 from bench.training.loop import FitSettings, fit
 
 VERSION = 1  # Increment when the same source and settings would give a different backbone.
-HALF = 0.5  # Assumed mean and deviation of pixels in [0, 1], not statistics of a data set.
+HALF = 0.5  # Assumed mean and standard deviation of pixels in [0, 1], not statistics of a data set.
 
 
 class LazyImages:

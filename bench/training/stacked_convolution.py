@@ -1,8 +1,8 @@
 """Convolutions of many nets at once, on a GPU: as matrix products, or one net after the other.
 
 Under vmap torch runs the convolutions of stacked nets as one grouped convolution. Where each net has much to compute,
-these ways should be faster; `tests/performance/ensembles.py` compares them on a GPU, which nobody has done yet. Where
-it has little, torch's way stays: launching a kernel per net would cost more than the arithmetic.
+these ways should be faster; `tests/performance/ensembles.py` compares them on a GPU, but nobody has run it yet. Where
+each net has little to compute, torch's way stays: launching a kernel per net would cost more than the arithmetic.
 """
 
 from __future__ import annotations

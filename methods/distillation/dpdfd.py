@@ -12,9 +12,9 @@ images, all functions of the noisy gradients alone. Unit record, adjacency repla
 
 Answer: the gradient of KL(teacher || student) in the student's outputs, normalised per image to an L2 norm of C (as the
 abstract says) or with every entry clamped to +-C (``bounding=clamp``: the code's ``abadi``; its ``auto`` divides by the
-largest signed entry of the batch), averaged over the batch, with noise of deviation sigma C / b on every entry of every
-image's copy of the mean. The mean does not say which image has which class, so a student learns nothing from it;
-``gradients=per-example`` skips the averaging, as the code does for several teachers.
+largest signed entry of the batch), averaged over the batch, with noise of standard deviation sigma C / b on every entry
+of every image's copy of the mean. The mean does not say which image has which class, so a student learns nothing from
+it; ``gradients=per-example`` skips the averaging, as the code does for several teachers.
 
 Proven: the Gaussian mechanism. One record can change the teacher, hence the gradients of all b images of a batch, each
 by up to 2 C (2 C sqrt(k) clamped), and so their mean: an iteration is b answers of noise multiplier sigma / (2 b), with

@@ -10,9 +10,9 @@ records are elsewhere, see :mod:`bench.methods.shared.given_teacher`.
 
 Annotation: the k entries of the distillation loss's gradient in the student's probabilities that are largest in
 magnitude (the paper: "largest elements"), normalised and multiplied by beta, plus noise of standard deviation sigma *
-beta on every entry. Eq. (3) has three readings. Per example, the default: labels y_i depend on i. One mean gradient per
-batch, because of the sum (``eq3=batch-mean``). Divided by the norm of the whole batch, as the norm, here and in
-Algorithm 2, has no index (``eq3=batch-norm``).
+beta on every entry. Eq. (3) has three readings: one gradient per example, the default, because labels y_i depend on i;
+one mean gradient per batch, because of the sum (``eq3=batch-mean``); gradients divided by the norm of the whole batch,
+because the norm, here and in Algorithm 2, has no index (``eq3=batch-norm``).
 
 Claimed: Theorem 1. Proven: the Gaussian mechanism. One record can change the teacher, hence all b answers of an
 iteration, each by at most 2 beta (1.84 beta for 10 classes and k 3:

@@ -191,7 +191,7 @@ class DPSDSound(ClaimedBy, TakesTeacher, EnsembleMethod):
     def ask(
         self, teachers: Ensemble | OneTeacher, images: Tensor, believed: Tensor, ledger: Ledger, context: Context
     ) -> Tensor:
-        """Return unbiased noisy soft labels (n, classes), no probabilities; `believed` are the student's, as large."""
+        """Return unbiased noisy soft labels (n, classes), not probabilities; `believed` (n, classes): the student's."""
         config, facts = self.config, self.facts
         with context.progress.stage("answers", len(teachers)) as stage:
             logits = teachers.logits(images, stage)

@@ -5,10 +5,10 @@ The paper perturbs codes "along tangent and normal directions of the distributio
 power iteration; the paper does not specify its perturbations further. Here both perturbations are added to the code.
 Tangent is one step of power iteration from a random start u, ``J'J u``, along which the decoder moves the image most;
 normal is the part of u orthogonal to it, which leaves the manifold. Both have length `radius`, in units of the prior's
-deviation. The printed Laplacian noise of scale 2 c / eps1 = 6400 destroys every image; ``radius="printed"`` adds it to
-the codes, which are not normalised first (section III-E says "normalized latent codes"). The student also sees images
-of codes without noise, in Eq. 4 and 6 and here, which eps1 does not cover. All images have triples, also the labelled
-ones, which III-A leaves out. All inputs are generated images and released labels.
+standard deviation. The printed Laplacian noise of scale 2 c / eps1 = 6400 destroys every image; ``radius="printed"``
+adds it to the codes, which are not normalised first (section III-E says "normalized latent codes"). The student also
+sees images of codes without noise, in Eq. 4 and 6 and here, which eps1 does not cover. All images have triples,
+including the labelled ones, which III-A leaves out. All inputs are generated images and released labels.
 """
 
 from __future__ import annotations

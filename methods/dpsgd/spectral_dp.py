@@ -17,7 +17,8 @@ The authors' code adds the noise to the frequencies of the complex transform, an
 
 - Gradients of the mean loss of B examples are clipped to the full bound, but the noise is divided by B
   (``PAD_noise_fc`` in models/bc_linear.py, ``_conv2dfft_single_noise`` in models/conv2d.py). A record with a long
-  gradient moves the sum by the bound, and the noise on the sum has ``sqrt(B)`` times less than the stated deviation.
+  gradient moves the sum by the bound, and the standard deviation of the noise on the sum is ``sqrt(B)`` times smaller
+  than stated.
 - The filter keeps the last frequency (``k_value:-1`` there), the mirror of the first, without noise on it. The real
   part of the inverse averages both, so a block's first frequency has half the noise. In kernels, the last row of the
   spectrum keeps frequencies without any noise.

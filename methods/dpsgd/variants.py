@@ -8,15 +8,16 @@ budget. So the cost is DP-SGD's. Settings are those of DP-SGD, after Tramer and 
 
 ``gm-dp``: McMahan et al., "A General Approach to Adding Differential Privacy to Iterative Training Procedures",
 arXiv:1812.06210, separate clipping of vector groups: the gradient of each of m layers, weights and bias together, is
-clipped to ``max_grad_norm / sqrt(m)``. With equal bounds the paper's noise, of deviation ``noise_multiplier * sqrt(m)``
-times a layer's bound, equals DP-SGD's.
+clipped to ``max_grad_norm / sqrt(m)``. With equal bounds the paper's noise equals DP-SGD's: its standard deviation is
+``noise_multiplier * sqrt(m)`` times a layer's bound.
 
 ``topagg``: Wang et al., "DataLens: Scalable Privacy Preserving Training via Gradient Compression and Aggregation", CCS
 2021 (arXiv:2103.11109), the compression of its teachers' gradients, which the abstract says was adapted to DP-SGD. The
 settings of that form were not found, and the paper's stochastic signs are left out. The largest entries of each
 gradient, a share `kept`, are kept and clipped. Which entries these are depends on the record, so all entries get noise:
 noise only on entries that some record kept would reveal the support. Entries of the noisy sum below `threshold`
-deviations of the noise are then set to zero, which is post-processing. Selection by itself does not reduce the noise.
+standard deviations of the noise are then set to zero, which is post-processing. Selection by itself does not reduce the
+noise.
 
 ``tsadp``: Papernot et al., "Tempered Sigmoid Activations for Deep Learning with Differential Privacy", AAAI 2021
 (arXiv:2007.14191): ``scale * sigmoid(inverse_temperature * x) - offset`` in place of tanh in the paper's net. The paper

@@ -1,8 +1,8 @@
 """DENSE: a generator taught by the ensemble of the clients' models, and a student that imitates the ensemble.
 
 Zhang et al., "DENSE: Data-Free One-Shot Federated Learning", NeurIPS 2022 (arXiv:2112.12371), by the authors' code
-(``helpers/synthesizers.py``). In each epoch a new generator and its input noise are trained to give a batch that the
-ensemble puts into random classes, that matches the clients' batch normalisation statistics, and on which the student
+(``helpers/synthesizers.py``). In each epoch a new generator and its input noise are trained to make a batch that the
+ensemble assigns to random classes, that matches the clients' batch normalisation statistics, and on which the student
 still errs. The best batch joins all earlier ones, from which the student learns. The code's random crops and flips of
 generated images are left out.
 

@@ -17,8 +17,8 @@ so for each of its records, which in a real federation stays with its client. In
 changes may move to another client, which costs as much as a group of two clients.
 
 By section III-D the clients make their labels private, so that the server may be untrusted. Here, as in Algorithm 2,
-clients send raw gradients and the server adds the noise; with noise from each client, that on the mean would be larger
-by the square root of their number.
+clients send raw gradients and the server adds the noise; if each client added noise, the noise on the mean would be
+larger by the square root of the number of clients.
 
 Differences from Algorithm 2: gradients keep their k largest entries (Eq. 3); one batch of random vectors is trained, as
 in Algorithm 1, to which III-D refers, instead of a new batch in each round; the label is the student's prediction minus

@@ -51,7 +51,7 @@ CHOSEN = "ours: chosen on 10,000 of MNIST's training records"
 CHUNK = 2000  # records or images at a time
 COUNTED = 0.1  # the count's share of a record's squared contribution
 MEANS, CLUSTERS = 0.1, 0.2  # shares of the privacy budget (inverse variance); the second moments get the rest
-FEW = 3.0  # a cluster whose count is below this many deviations of its noise has no weight
+FEW = 3.0  # a cluster whose count is below this many standard deviations of its noise has no weight
 
 
 @dataclass(frozen=True)
@@ -221,10 +221,10 @@ def moments_about(codes: Tensor, own: Tensor, centres: Tensor, norm: float) -> T
 def root_of(moments: Tensor, noise: float) -> Tensor:
     """Return R (q, q) so that R R' estimates `moments` (q, q) without their noise.
 
-    The noise has the deviation `noise` on the diagonal and noise / sqrt(2) off it. On its own, it has eigenvalues up to
-    about ``edge = noise * sqrt(2 q)``. An eigenvalue l of the true moments appears at l + edge^2 / (4 l) if that is
-    above the edge (Benaych-Georges and Nadakuditi, Advances in Mathematics 2011); the others are lost in the noise and
-    become 0.
+    The noise has standard deviation `noise` on the diagonal and noise / sqrt(2) off it. By itself it has eigenvalues of
+    up to about ``edge = noise * sqrt(2 q)``. An eigenvalue l of the true moments appears at l + edge^2 / (4 l) if that
+    is above the edge (Benaych-Georges and Nadakuditi, Advances in Mathematics 2011); the others are lost in the noise
+    and become 0.
     """
     values, directions = torch.linalg.eigh(moments)
     edge = noise * math.sqrt(2 * len(moments))

@@ -8,10 +8,10 @@ added.
 The first DP-GAN is Xie, Lin, Wang, Wang, Zhou, "Differentially Private Generative Adversarial Network",
 arXiv:1802.06739 (2018): the critic of a Wasserstein GAN whose weights are clamped, with the moments accountant.
 ``loss=wasserstein`` and ``clamp=0.01`` reproduce its objective. Its claim rests on a bound on the critic's gradient
-that follows from clamped weights. The authors' code (illidanlab/dpgan) adds noise of deviation sigma / batch to a
-batch's mean gradient, without that bound as a factor; it clamps weights to 0.02 and clips no gradient. As a test here
-shows, a clamped critic's gradients exceed norm 1, so that noise protects less than a bound of 1 would claim. Here every
-gradient is clipped too, and the charge holds with any clamp.
+that follows from clamped weights. The authors' code (illidanlab/dpgan) adds noise of standard deviation sigma / batch
+to a batch's mean gradient, without that bound as a factor; it clamps weights to 0.02 and clips no gradient. As a test
+here shows, a clamped critic's gradients exceed norm 1, so that noise protects less than a bound of 1 would claim. Here
+every gradient is clipped too, and the charge holds with any clamp.
 
 Threat model: the attacker holds all that is released, may hold the discriminator's weights at every step, and may know
 all records but one. Private: images and labels. Public: the number of records. Released: the generator, some of its

@@ -13,9 +13,9 @@ claim; for m kernels an image's embedding has norm sqrt(m) in the kernel's norm.
 Claimed: Renyi accounting of a Gaussian release on Poisson samples, as if each step released f plus the process. Proven:
 nothing. The noise is a sample that autograd does not differentiate (``mmd.py``: mvn_Dxy.sample()): the generator gets
 the exact gradient of f on the private batch times one noisy number, the distance, whose scale RMSprop removes.
-:func:`distance` follows the code, including its covariance: ``coeff * K`` has deviation sqrt(coeff), not coeff.
-DPImageBench's port (models/dp_kernel.py) uses the private labels for generated images and skips the noise if the draw
-fails; neither is done here. Repaired: `dp-kernel-sound`.
+:func:`distance` follows the code, including its covariance: ``coeff * K`` has standard deviation sqrt(coeff), not
+coeff. DPImageBench's port (models/dp_kernel.py) uses the private labels for generated images and skips the noise if the
+draw fails; neither is done here. Repaired: `dp-kernel-sound`.
 """
 
 from __future__ import annotations

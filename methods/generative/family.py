@@ -37,7 +37,7 @@ from bench.training.divergence import CollapsedError
 SAME = "ours: the same student for all generative methods"
 LEAST_SPREAD = 0.01  # mean standard deviation of a pixel over the images; MNIST's is 0.19
 LEAST_BETWEEN = 1.5  # between-class over within-class variance, 1 on average for images that ignore their label
-LOOKED_AT = 5000  # most images to check
+LOOKED_AT = 5000  # maximum number of images to check
 ENOUGH = 50  # images per class
 
 

@@ -2,7 +2,7 @@
 
 Chen, Orekondy, Fritz, "GS-WGAN: A Gradient-Sanitized Approach for Learning Differentially Private Generators", NeurIPS
 2020 (arXiv:2006.08265). A step takes the gradient of a critic, chosen at random, at each image of a batch, clips it per
-image to a norm of 1, and adds Gaussian noise of deviation ``2 noise_multiplier``.
+image to a norm of 1, and adds Gaussian noise of standard deviation ``2 noise_multiplier``.
 
 Threat model: the attacker holds all that is released, the noisy gradients too, and may know all records but one.
 Private: images and labels; each record trains one of `teachers` critics. Public: the number of records. Released: the
@@ -23,9 +23,9 @@ chosen one trains: its state carries earlier steps' secrets to later ones, but c
 step. Here critics train in `groups`, in turn, in a public order. Before the first step, each critic learns only from
 its own part and from the untrained generator's images (in the paper, from those of a generator of its own).
 
-Other differences from the code: small nets; the last generator, not the mean with decay 0.999; critics see the same
-images of random classes, not images of their batch's classes, also between real and generated ones; normal noise, not
-bits; Adam's second decay rate is 0.999, not 0.9.
+Other differences from the code: small nets; the last generator, not the mean with decay 0.999; all critics see the same
+images of random classes, not images of their batch's classes, also in the gradient penalty; latent noise is normal, not
+random bits; Adam's second decay rate is 0.999, not 0.9.
 """
 
 from __future__ import annotations

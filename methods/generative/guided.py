@@ -1,7 +1,8 @@
 """Generators guided, through the ledger, by discriminators on disjoint parts of the private records.
 
 PATE-GAN, G-PATE, DataLens and GS-WGAN differ in their queries. One record changes one discriminator, arbitrarily; none
-is released. The generator's labels are drawn evenly. All seeds share the parts, so their spread leaves that draw out.
+is released. The generator's labels are drawn evenly. All seeds share the parts, so the spread over seeds does not
+include the choice of parts.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ and noisy answers alone, so the generator's steps are post-processing.
 
 Two kinds of noise on votes. ``votes=laplace``, the paper's, for the claimed basis: the claim is the moments accountant
 on the votes, itself private; queries are planned by its data-independent part. ``votes=gaussian``, for the proven
-basis: a count gets Gaussian noise of deviation `noise_scale`, and a query costs rho = 1 / (2 noise_scale^2). Proven,
-for either: the data-independent composition.
+basis: a count gets Gaussian noise of standard deviation `noise_scale`, and a query costs rho = 1 / (2 noise_scale^2).
+Proven, for either: the data-independent composition.
 
 The claim cannot be published, and public implementations fall short of it. The authors' (vanderschaarlab/
 mlforhealthlabpub, alg/pategan) trains every teacher on the same part because of a stale index, draws Laplace noise of

@@ -107,7 +107,7 @@ def noisy_em(
     codes: Tensor, mixture: Mixture, radius: float, iterations: int, noise: float, ledger: Ledger,
     advance: Callable[[], None],
 ) -> Mixture:  # fmt: skip
-    """Return `mixture` after EM on `codes` (n, latent) with noise of deviation `noise` on every sum."""
+    """Return `mixture` after EM on `codes` (n, latent) with noise of standard deviation `noise` on every sum."""
     latent = codes.shape[1]
     least = (1e-3 * radius) ** 2 / latent
     for _ in range(iterations):

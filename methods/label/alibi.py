@@ -5,7 +5,7 @@ Malek, Mironov, Prasad, Shilov, Tramer, "Antipodes of Label Differential Privacy
 label is the posterior, proportional to ``p_c exp(-|o - e_c|_1 / b)`` with the net's probabilities p; the loss is the
 cross-entropy to it. With p held fixed in the posterior, its gradient equals the negative log-likelihood's, which is
 computed instead (:mod:`bench.methods.label.family`). The authors also offer Gaussian noise, which is not implemented
-here: the posterior in their code divides by the deviation, Bayes' rule by its square (``_map_normal`` in
+here: the posterior in their code divides by the standard deviation, Bayes' rule by its square (``_map_normal`` in
 ``lib/alibi.py``).
 
 Threat model: the attacker holds the student and the noisy codes, all images and all labels but one. Private: labels.

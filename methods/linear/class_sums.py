@@ -51,7 +51,7 @@ class ClassSums(ClaimedBy, OnBackbone):
 
 def class_sums(rows: Iterator[Tensor], labels: Tensor, classes: int) -> Tensor:
     """Return the sum of the rows of each class, float64 (classes, d); `labels` is int64 (n,)."""
-    # As in the ledger's mechanisms, a label that is none of the classes is no error: it would tell of one record.
+    # As in the ledger's mechanisms, a label outside the classes raises no error, which would reveal one record.
     known = labels.where((labels >= 0) & (labels < classes), 0)
     parts = zip(rows, torch.split(known, ROWS), strict=True)
     return torch.stack([torch.nn.functional.one_hot(own, classes).to(x).T @ x for x, own in parts]).sum(0)

@@ -1,9 +1,9 @@
 """Shared by the linear baselines: scaled features, a head that starts at zero, and the sum of clipped gradients.
 
-Features have mean 0 and deviation 1 within each image, hence norm sqrt(d). Divided by this public constant they have
-norm 1, so one clipping norm suits every backbone. The released head takes plain features, with divided weights. Its
-bias stays zero: next to features of norm 1, a bias would use half of every squared gradient norm and so of the clipping
-norm, and the features' mean over images already acts as a bias.
+Features have mean 0 and standard deviation 1 within each image, hence norm sqrt(d). Divided by this public constant
+they have norm 1, so one clipping norm suits every backbone. The released head takes plain features, with divided
+weights. Its bias stays zero: next to features of norm 1, a bias would use half of every squared gradient norm and so of
+the clipping norm, and the features' mean over images already acts as a bias.
 
 Learning rate, steps and clipping norm, public constants for every data set and backbone, were chosen once, at proven
 epsilon 1 and 10 on Fashion-MNIST, by the accuracy on the 9,000 public records, whose labels no method uses; the

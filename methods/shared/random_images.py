@@ -51,7 +51,7 @@ def _uniform(count: int, low: float, high: float, generator: torch.Generator) ->
 
 
 def _fields(count: int, height: int, width: int, low: float, high: float, generator: torch.Generator) -> Tensor:
-    """Return Gaussian random fields of mean 0 and deviation 1, smoothed over `low` to `high` pixels of 28."""
+    """Return Gaussian random fields, standardised and smoothed over `low` to `high` pixels of 28."""
     scale = min(height, width) / 28
     smoothing = _uniform(count, low * scale, high * scale, generator)
     squares = torch.fft.fftfreq(height)[:, None] ** 2 + torch.fft.fftfreq(width)[None] ** 2

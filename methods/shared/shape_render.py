@@ -24,7 +24,7 @@ def random_parameters(count: int, draws: torch.Generator) -> Tensor:
 
 
 def varied(parameters: Tensor, degree: float, draws: torch.Generator) -> Tensor:
-    """Return `parameters` moved by normal steps of deviation `degree`, reflected at 0 and 1.
+    """Return `parameters` moved by normal steps of standard deviation `degree`, reflected at 0 and 1.
 
     With probability `degree` / :data:`PARTS` a shape is replaced by a random one.
     """
@@ -35,7 +35,7 @@ def varied(parameters: Tensor, degree: float, draws: torch.Generator) -> Tensor:
 
 
 def rendered(parameters: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Return the images, float (n, *shape) in [0, 1], of `parameters`; without three channels, of one grey."""
+    """Return the images, float (n, *shape) in [0, 1], of `parameters`; grey unless there are three channels."""
     return torch.cat([_drawn(some, shape) for some in torch.split(parameters, CHUNK)])
 
 

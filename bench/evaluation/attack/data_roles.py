@@ -1,9 +1,9 @@
 """Roles of records in an attack's evaluation: no record has two roles that would inflate a result.
 
-Members are the student's training records, non-members the test records. Half of a public part is the attacker's
-auxiliary data, without labels, and trains the counterfactual control, with labels; the other half trains evaluators.
-Without a public part, as for faces, another data set of the same shape (other people) replaces the attacker's half;
-evaluators train on test records and are tested on members.
+Members are the student's training records, non-members the test records. Half of the public part is the attacker's
+auxiliary data, without labels; with labels, it also trains the counterfactual control. The other half trains the
+evaluators. Without a public part, as for faces, another data set of the same shape (other people) replaces the
+attacker's half; the evaluators train on test records and are tested on members.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class _Draws:
 
 def _warped(images: Tensor, matrix: list[Tensor]) -> Tensor:
     """Return `images` with each pixel sampled where the affine `matrix` (6 entries, row-major) maps it."""
-    proportion = images.shape[2] / images.shape[3]  # the grid is square for all aspect ratios
+    proportion = images.shape[2] / images.shape[3]  # grid coordinates span [-1, 1] on both sides
     a, b, c, d, e, f = matrix
     rows = torch.stack([a, b * proportion, c, d / proportion, e, f], 1).view(-1, 2, 3)
     grid = functional.affine_grid(rows, list(images.shape), align_corners=False)

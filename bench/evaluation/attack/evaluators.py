@@ -1,8 +1,8 @@
 """The committee that judges reconstructions: three different classifiers, none trained on private records.
 
-One classifier may accept noise, but three rarely agree on it, so only reconstructions that all assign to the right
-class count. Private images and the attacker's are refused for training, by hash, since the committee would recognise
-them.
+One classifier may accept noise, but three rarely agree on it, so a reconstruction counts only if all three assign it to
+the right class. The committee would recognise images that it was trained on, so private images and the attacker's are
+refused for training, by hash.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Committee:
-    """Evaluators with their `kinds` and `accuracies` on held-out records; `agreement` is the share all get right.
+    """Evaluators with their `kinds` and `accuracies` on held-out records; `agreement` is the share that all get right.
 
     `false_positives`: share of other classes' natural images that all assign to a class, for the worst class.
     """
@@ -181,7 +181,7 @@ def _train(
 ) -> Arrays:  # fmt: skip
     out: dict[str, Any] = {}
     streams = Streams(SEED, "evaluators/")
-    # Keep all checkpoints until all nets, which are one artefact, are trained.
+    # The nets are one artefact: keep all checkpoints until every net is trained.
     with contextlib.ExitStack() as opened, context.progress.stage("training evaluators", len(chosen)) as stage:
         for place, recipe in enumerate(chosen):
             generator = streams.torch(f"{place} {recipe.kind}")

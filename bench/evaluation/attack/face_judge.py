@@ -1,7 +1,7 @@
-"""A judge of faces trained by others on other people: dlib's embedding and the nearest person by mean embedding.
+"""A judge of faces that others trained on other people: dlib's embedding, and the person with the nearest mean.
 
-The net saw none of our images, so any photographs of a person may be used: the gallery is three of each person, which
-no student saw. :func:`verification` measures on real photographs how well it distinguishes the people of a data set.
+The net saw none of our images, so any photographs may serve as its gallery: three of each person that no student saw.
+:func:`verification` measures on real photographs how well it distinguishes the people of a data set.
 """
 
 from __future__ import annotations

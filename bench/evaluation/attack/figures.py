@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _DPI = 120
 _GOOD, _BAD, _GREY = "#1a7f37", "#b42318", "#6b7280"
 _COLOURS = ("#1d4ed8", "#c2410c", "#7e22ce", "#0f766e", "#a16207", "#be185d")
-_CELL = 0.95  # inches of an image's longer side
+_CELL = 0.95  # length of an image's longer side in inches
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ def observed_of(data: AttackData, seed: int) -> Observed:
 def comparable(records: Sequence[Record], name: str) -> dict[str, list[Record]]:
     """Return the students to compare in one picture after the attack `name`, by data set.
 
-    Empty for other attacks than inversion, and for data whose records no picture may show.
+    Empty for attacks other than inversion, and for data whose records no picture may show.
     """
     by_dataset: dict[str, list[Record]] = {}
     if issubclass(ATTACKS.get(name), InversionAttack):

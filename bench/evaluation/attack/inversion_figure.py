@@ -15,7 +15,7 @@ from bench.metrics.images import pairwise
 from bench.results.attack_record import Role
 
 ROWS = 10  # largest number of classes on a grid
-TRIES = 3  # most tries shown per student; each control shows one
+TRIES = 3  # maximum number of tries shown per student; each control shows one
 SEARCHED = 500  # images searched per class for the nearest, equally many members and non-members
 
 

@@ -27,8 +27,8 @@ from bench.interface import BenchError, Reconstructions
 from bench.metrics.bootstrap import clustered, difference
 from bench.metrics.images import PAIRED, dpsd_inception_score, pairwise, scaled_kid
 
-POOL = 500  # most images searched per class
-KID_IMAGES = 2_000  # most images per set
+POOL = 500  # maximum number of images searched per class
+KID_IMAGES = 2_000  # maximum number of images per set
 RECOVERED_AT = 0.01
 MEASURES = ("ssim", "psnr")
 _JUDGED = {
@@ -148,8 +148,8 @@ def score(
 def _recovered(members: Tensor, nonmembers: Tensor) -> tuple[Tensor, float]:
     """Return which members (m,) of a class are recovered, 0 or 1, and the probability of that by chance.
 
-    Given are the best similarities to any reconstruction of each member (m,) and each non-member (k,). The threshold is
-    the i-th best non-member, which a further non-member exceeds with probability i / (k + 1).
+    The arguments are the best similarity of each member (m,) and each non-member (k,) to any reconstruction. The
+    threshold is the i-th best non-member, which a further non-member exceeds with probability i / (k + 1).
     """
     place = max(1, math.floor(RECOVERED_AT * (len(nonmembers) + 1)))
     threshold = nonmembers.sort(descending=True).values[place - 1]
@@ -159,7 +159,8 @@ def _recovered(members: Tensor, nonmembers: Tensor) -> tuple[Tensor, float]:
 def expected_best(scores: Tensor, size: int) -> Tensor:
     """Return the expected maximum (n,) of `size` values drawn without replacement from each row of `scores` (n, m).
 
-    The j-th largest of m, from 0, is the largest drawn in binomial(m - 1 - j, size - 1) of binomial(m, size) draws.
+    The j-th largest of m, counted from 0, is the largest drawn in binomial(m - 1 - j, size - 1) of binomial(m, size)
+    draws.
     """
     count = scores.shape[1]
     ordered = scores.double().sort(dim=1, descending=True).values

@@ -41,7 +41,7 @@ from bench.training.context import Context
 POPULATION = 1_000  # largest number of test records that an attack may compare with
 RATES = (0.001, 0.01)  # false-positive rates of the reported true-positive rates
 _RATE_NAMES = tuple(f"tpr@{rate:g}" for rate in RATES)
-RETRAINED = 20  # fewest shadow runs for a bootstrap over them
+RETRAINED = 20  # minimum number of shadow runs for a bootstrap over them
 POWER_ERROR = 0.05  # probability that an attack without power is judged to have power
 
 Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.int64]"]]
@@ -109,7 +109,7 @@ def membership(
 def curves_of(scored: Mapping[Role, Scored], headline: str) -> dict[str, tuple[Floats, Floats]]:
     """Return the ROC curves of a figure by their labels: all families on the student, the `headline` on the other.
 
-    Copies are left out: they are several records, which may lie above the ceiling for one.
+    Duplicated canaries are left out: each is several records, so its curve may lie above the ceiling for one record.
     """
     return {
         f"{role}, {family}": roc(scores, truth)

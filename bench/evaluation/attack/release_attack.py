@@ -102,9 +102,9 @@ def attack_release(
 def _kid_to(
     members: torch.Tensor, cell: Cell, place: Workplace, context: Context
 ) -> Callable[[torch.Tensor], Estimated] | None:
-    """Return the KID to private `members` (n, ...) of `cell`, a function of images (k, ...), over the first of each.
+    """Return a function that gives the KID of images (k, ...) to private `members` of `cell`, both cut to a limit.
 
-    None, and a note, if evaluators lack records.
+    Return None, and add a note, if there are too few records for evaluators.
     """
     try:
         committee = committee_of(place.data_of(cell.dataset), context)
@@ -123,7 +123,7 @@ def _kid_to(
 def no_power(private: Estimated, other: Estimated) -> str:
     """Return why a figure on `private` records shows nothing, or "" if it exceeds that on `other` records.
 
-    The reference is not one half: private and other records may differ without any student.
+    The reference is not one half, because private and other records may differ even without a student.
     """
     if private.low is not None and private.low > (other.high or 0.0):
         return ""
@@ -197,8 +197,9 @@ def copy_metrics(
     `other` is (k,). `copies`: the nearest private record is nearer than `ratio` times the nearest other one. If records
     were exchangeable, the nearest would be private with the probability `by chance`, the share of private records.
 
-    More private records than others are nearer by chance. An exchangeable block is nearer than `ratio` times the others
-    as often as the reverse, so the reverse, times the number of blocks, bounds the `copies by chance`.
+    Private records outnumber the others, so one of them is nearer by chance. If a block is exchangeable with the
+    others, it is nearer than `ratio` times them as often as they are nearer than `ratio` times it. So the frequency of
+    the latter, times the number of blocks, bounds the `copies by chance`.
     """
     nearest = private.min(axis=0)
     chance = len(private) * (other < ratio * private[: max(1, members // others)]).mean(axis=0)

@@ -29,7 +29,7 @@ class AttackOptions:
     overrides: tuple[str, ...] = ()
     seed: int = 0
     auxiliary: str | None = None
-    auxiliary_revision: str = ""  # name and revision of `auxiliary`: sets may share a store, or change under their name
+    auxiliary_revision: str = ""  # name and revision of `auxiliary`: sets may share a store, or change under one name
     shadow_runs: int = 0
     tune: int = 0
     """Settings that an inversion attack tries on shadow students of other people; 0: none, it keeps its own."""

@@ -133,7 +133,7 @@ def _key(record: Record, options: AuditOptions) -> str:
         values = {name: values[name] for name in names} | {"minutes": minutes}
     if options.kind is AuditKind.CANDIDATES:
         chosen = {name: values[name] for name in ("kind", "confidence", "power", "seed")}
-        # Sets 2: before, candidates that replace each other were blank images.
+        # Version 2 of the sets: in version 1, candidates that replace each other were blank images.
         values = chosen | {"minutes": minutes, "candidates": candidates, "sets": 2}
     return f"{record.key}--audit-{digest_of([AUDIT_VERSION, values])[:12]}"
 
@@ -227,8 +227,8 @@ def check_accuracy(record: float, shadow: float, classes: int, tests: int) -> No
     """Raise :class:`BenchError` if shadow runs are far less accurate than the record, both on `tests` records.
 
     Far less: below chance plus :data:`LEAST_SHARE` of the record's excess over chance, by over three standard errors of
-    the difference. Canaries and other seeds cost less; a method that behaves differently when audited may cost more.
-    Accuracies below chance count as chance, because students that learn nothing get 5% as easily as 10%.
+    the difference. Canaries and other seeds lower it less than that; a method that behaves differently when audited may
+    lower it more. Accuracies below chance count as chance, because students that learn nothing get 5% as easily as 10%.
     """
     error = math.sqrt((record * (1 - record) + shadow * (1 - shadow)) / tests)
     least = 1 / classes + LEAST_SHARE * (record - 1 / classes) - 3 * error

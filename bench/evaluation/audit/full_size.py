@@ -1,4 +1,4 @@
-"""The pair at full size: the row's own data and a neighbour. It runs in an audit, or is added to a finished one."""
+"""The pair at full size: the row's own data and a neighbour. It is part of an audit, or is added to a finished one."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Transcript:
 
 
 class Parted(BenchError):
-    """Despite equal answers, the runs call the ledger differently."""
+    """The runs call the ledger differently although they got equal answers."""
 
 
 class _Stopped(BaseException):
@@ -202,7 +202,7 @@ def in_lockstep(
     if not found.difference and errors:  # stopping diverged runs also raises errors
         collapsed = [error for error in errors if isinstance(error, CollapsedError)]
         alike = len(collapsed) == 2 or (str(errors[0]) == str(errors[-1]) and isinstance(errors[0], BenchError))
-        # A failed row shows the images.
+        # The record of a failed row shows the generated images, so they count as released.
         if len(collapsed) == 2 and not torch.equal(*(error.images.nan_to_num() for error in collapsed)):
             found.difference = "generated images differ though every answer of the ledger is the same"
         if len(errors) == 2 and alike and (found.calls or collapsed):  # neither run could train a student

@@ -73,7 +73,7 @@ class HalfNoise(Noise):
         return self._noise.laplace(shape, scale / 2)
 
     def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
-        """See :meth:`Noise.gaussian`; half the deviation."""
+        """See :meth:`Noise.gaussian`; half the standard deviation."""
         return self._noise.gaussian(shape, std / 2)
 
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
@@ -236,7 +236,7 @@ def _drawn(pair: Pair, second: bool, draws: int, noise: Noise) -> Iterator[NDArr
 
 
 def _choose(pair: Pair, first: NDArray[Any], other: NDArray[Any], delta: float, confidence: float) -> _Choice:
-    """Return the output set with the largest bound, `first` over `other`, at the pilot's size; larger favours luck."""
+    """Return the output set with the largest bound, `first` over `other`, at the pilot's size, which curbs luck."""
 
     def best(hits: NDArray[Any], other_hits: NDArray[Any]) -> tuple[int, float]:
         refuted = refuted_epsilons(hits, len(first), other_hits, len(other), delta, confidence)

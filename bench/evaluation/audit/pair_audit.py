@@ -96,7 +96,7 @@ class _Bench:
         return time.monotonic() < self.until
 
     def pace(self) -> float:
-        """Return the least seconds between the ends of runs, without the start of the processes; 0 if too few ended."""
+        """Return the shortest time (s) between the ends of two runs, without process starts; 0 if too few ended."""
         gaps = zip(self.ended, self.ended[self.plan.workers :], strict=False)
         return min((after - before for before, after in gaps), default=0.0) / self.plan.workers
 
@@ -186,7 +186,7 @@ def audit_full_size(
 ) -> PairsFound:
     """Return the bound of `pair`, the one at full size, which may take all of the plan's minutes.
 
-    It holds jointly with those of :func:`audit_pairs`, which leave it its part of the error probability.
+    It holds jointly with those of :func:`audit_pairs`, which leave a share of the error probability for it.
     """
     notes = list[str]()
     bench = _Bench(plan, Crew(1, apart=False), cache, progress, MethodPlace.of(method) or method, _named(method))

@@ -26,9 +26,9 @@ from bench.models.build import build
 from bench.models.feature_net import OnFixedMap
 
 SIDE = 8  # image side in pixels
-PUBLIC = 64  # least number of public images
+PUBLIC = 64  # minimum number of public images
 HANDFUL = 4  # records besides an absent one
-BRIGHT = 10  # least number of bright pixels of a candidate
+BRIGHT = 10  # minimum number of bright pixels of a candidate
 NET = "softmax_regression"
 KEPT = ("teachers", "clients", "k", "random_share", "teacher_lr", "student_lr")
 """Settings that affect one record's influence but no cost."""
@@ -151,7 +151,7 @@ def _built(method: type[Method], config: DataclassInstance, facts: Facts, delta:
 def _reduced(
     method: type[Method], row: tuple[Any, Facts], start: Any, delta: float, records: int, side: int = SIDE
 ) -> tuple[Any, Facts, Materialised]:
-    """Return smaller settings from `start`, which cost what `row` does, facts and material for so many `records`."""
+    """Return smaller settings from `start` at the cost of `row`, and facts and material for this many `records`."""
     config, facts = row
     shape = facts.shape if is_text(facts.shape) else (facts.shape[0], side, side)
     queries = max([PUBLIC, *(getattr(config, name, 0) for name in ("queries", "synthetic_queries"))])
@@ -207,7 +207,7 @@ def candidate_pairs(
 
 
 def _dark_and_bright(shape: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two opposite records: a black and a white image, or sentences of one word each, the most frequent two."""
+    """Return two opposite records: a black and a white image, or one-word sentences of the two most frequent words."""
     dark = torch.zeros(tuple(shape), dtype=torch.uint8)
     if not is_text(shape):
         return dark, torch.full_like(dark, 255)

@@ -22,9 +22,9 @@ def probed(
 ) -> str:  # fmt: skip
     """Return a fingerprint of the outputs, gradients and buffers of ``loss(model(probe), targets)`` in two passes.
 
-    One probe is `images` (n, ...) with `labels` (n,), those of the recorded run; the other a few of them after
-    :data:`RECORDS` random ones of their kind, the same in every call. Code that tells records of the run from others
-    behaves differently on the second. Weights, gradients, buffers and random states stay unchanged.
+    The first pass gets `images` (n, ...) with `labels` (n,), those of the recorded run. The second gets a few of them
+    after :data:`RECORDS` random ones of their kind, the same in every call. Code that distinguishes the run's records
+    from others behaves differently in the second pass. Weights, gradients, buffers and random states stay unchanged.
     """
     draws = torch.Generator().manual_seed(RECORDS)
     drawn = random_images(images, RECORDS, draws)

@@ -62,7 +62,7 @@ class RecordLaw:
         elif self.run.sampling is Sampling.FIXED:
             self._log += np.logaddexp(log_out + other, log_in + exponents) - np.logaddexp(log_out + other, log_in)
         elif self.run.sampling is Sampling.SHUFFLED:
-            self._log += exponents * self.draws.inside  # the others' places reveal the record's
+            self._log += exponents * self.draws.inside  # the other records' places reveal this one's
         else:
             self._epoch.append(exponents)
             if len(self._epoch) == steps_of_epoch(self.rate):

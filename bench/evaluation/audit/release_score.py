@@ -88,7 +88,7 @@ class Score:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """What to compare scores by."""
+        """The key by which scores are compared."""
         return self.quality, self.distance
 
     def __call__(self, runs: Sequence[Channels]) -> NDArray[np.float64]:

@@ -201,9 +201,9 @@ def _flat(parts: Iterable[torch.Tensor]) -> torch.Tensor:
 class TappedTraining:
     """The loss of all noisy sums of a training, its log weight, and what the loss depends on.
 
-    `distances` are the norms of the record's clipped gradients in deviations of the noise, one per step, where the loss
-    is a sum over steps at the `rate` (1 and known steps for shuffled records); `present` says whether the first set
-    holds the record. In fixed batches `displaced` has the other record's, along the record's gradient.
+    `distances` are the norms of the record's clipped gradients in standard deviations of the noise, one per step, where
+    the loss is a sum over steps at the `rate` (1 and known steps for shuffled records); `present` says whether the
+    first set holds the record. In fixed batches `displaced` has the other record's, along the record's gradient.
     """
 
     loss: float

@@ -1,6 +1,7 @@
 """Worst adjacent inputs of each mechanism, and draws of the real mechanism on both; see `mechanism_audit`.
 
-Each draw is one number: a label, or an attacker's statistic of a vector. An event with several runs is audited as one.
+Each draw is one number: a label, or an attacker's statistic of a vector. An event that covers several runs is audited
+for a single run.
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ def _cuts(mu: float) -> tuple[float, ...]:
 
 
 def _gaps(mu: float, sigma: float) -> list[int]:
-    # The gap of two noisy counts is normal with deviation sqrt(2) sigma.
+    # The gap of two noisy counts is normal with standard deviation sqrt(2) sigma.
     return sorted({round(cut * math.sqrt(2) * sigma) for cut in _cuts(mu)})
 
 

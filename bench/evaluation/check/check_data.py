@@ -198,8 +198,9 @@ class Step:
 class Lone:
     """A set of copies of one image in one class, with a single record of another image, or without that record.
 
-    It is absent under add-remove, and another copy otherwise. `kind` selects the two images. Only `copies` are in the
-    record's class and the others in the next, or with 0 all are; with `apart`, the record has a class of its own.
+    Without the single record, the set has one record fewer (add-remove) or another copy in its place (replace). `kind`
+    selects the two images. `copies` of the copies are in the record's class and the rest in the next class (0: all are
+    in the record's class); with `apart`, the record has a class of its own.
     """
 
     kind: int

@@ -49,7 +49,7 @@ from bench.training.features import student_logits
 
 SHARDS = 2  # parts of a shared artefact that runs at even seeds make beforehand, as a grid may
 NEIGHBOURS = 24
-WHISPER = 1e-6  # share of the noise in a run without noise
+WHISPER = 1e-6  # factor on the noise in a run without noise
 
 T = TypeVar("T")
 
@@ -237,7 +237,7 @@ def run_once(
     if which in ("client", "clients"):
         private, clients = _clients_replaced(bound, private, context, seed, half=which == "clients")
     before = _handed(private, public)
-    with contextlib.suppress(BenchError):  # once in a process, and not among the products that `kernels` compares
+    with contextlib.suppress(BenchError):  # once per process, before `kernels` compares products
         require_fixed_positions()
     try:
         around = kernels if isinstance(which, Few) else contextlib.nullcontext()

@@ -22,7 +22,7 @@ LEAKS = (
 
 
 def near_sets(method: type[Method], replaced: Sequence[Variant] = NEAR) -> list[Variant]:
-    """Return the sets `replaced`, and one that lacks a record or has other images of clients, as the unit says."""
+    """Return the sets `replaced`, and one that lacks a record or has other images of clients, depending on the unit."""
     if method.unit is PrivacyUnit.CLIENT:
         return [*replaced, "client", "clients"]
     return [*replaced, "absent"] if lacks_one(method.unit, method.adjacency) else [*replaced]

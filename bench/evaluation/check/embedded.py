@@ -16,8 +16,8 @@ MOST = 400
 """Limit on digits and on characters that are not language, in a source without other public data; ours have 212."""
 MOST_SET = 250  # limit on digits and on characters of long texts in a method's settings
 WORD = 20  # the longest word, in characters
-TABLE = 20  # collections of more texts count in full
-SAID = 300  # words of a file's texts outside docstrings that do not count; ours have at most 282
+TABLE = 20  # a collection of more texts than this counts in full
+SAID = 300  # words of a file's texts, outside docstrings, that are free; our files have at most 282
 READERS = frozenset({
     "__doc__", "__code__", "__annotations__", "co_consts", "co_names", "co_varnames", "getdoc", "getcomments",
     "getsource", "getsourcelines", "get_docstring", "get_annotations",

@@ -1,7 +1,7 @@
 """Listens to the function that a method gives to a mechanism, and calls it again with the same records.
 
-A mechanism charges for what the function makes of the records that it is given. A function that also uses others is not
-covered, whatever its values on other samples.
+A mechanism charges for what the function computes from the records that it is given. A function that also uses other
+records is not covered by the charge, whatever it returns on other samples.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Listener:
         return "" if all(equal) else TRACE.format(self.call.name)
 
     def samples(self, number: int) -> tuple[Sample, ...]:
-        """Return samples to compare with another run: of call `number`, some are kept; the empty one is added."""
+        """Return samples to compare with another run: those of a few random calls, and the empty sample."""
         if self.call.name != "sampled_function" or secrets.randbelow(number + 1) >= KEPT:
             return ()
         ((images, labels), value), *_ = self.own

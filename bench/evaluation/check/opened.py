@@ -123,7 +123,7 @@ class Watch:
         elif (
             self._is_elsewhere(name)
             and not self._is_readable(name)
-            and os.path.isfile(name)  # not so for a name relative to another folder, as rmtree opens them
+            and os.path.isfile(name)  # false for a name relative to another folder, as rmtree opens them
             and self._is_its_own(through_bench=True)
         ):
             self.found = f"its code makes bench read the file {Path(name).name} (in {Path(name).parent})"
@@ -242,7 +242,7 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
     """Create temporary files, and the caches of libraries, in `folder` instead of folders that all runs share."""
     before, caches = tempfile.tempdir, {name: os.environ.get(name) for name in (*CACHES, "BENCH_DATA")}
     tempfile.tempdir = str(folder)
-    os.environ["BENCH_DATA"] = str(data_root())  # else it would move with the caches, and weights would be missing
+    os.environ["BENCH_DATA"] = str(data_root())  # otherwise it would move with the caches, and weights would be missing
     os.environ.update(dict.fromkeys(CACHES, str(folder)))
     try:
         yield

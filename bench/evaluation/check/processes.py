@@ -43,9 +43,9 @@ def limited(patience: float | None, work: Callable[..., T], *parts: Any) -> T:
 
 
 def pickled(work: Callable[..., object], *parts: object) -> bytes:
-    """Return a call for :func:`answered`, as bytes: multiprocessing would pass tensors in shared memory.
+    """Return a call for :func:`answered`, as bytes.
 
-    A confined process cannot open that.
+    Left to itself, multiprocessing would pass tensors in shared memory, which a confined process cannot open.
     """
     return pickle.dumps((work, parts))
 
@@ -56,7 +56,7 @@ def answered(patience: float | None, call: bytes) -> bytes:
     try:
         return pickle.dumps((limited(patience, work, *parts), None))
     except (Exception, TooLong) as error:  # noqa: BLE001 (for the caller)
-        error.add_note("".join(traceback.format_exception(error)))  # pickles lose it
+        error.add_note("".join(traceback.format_exception(error)))  # pickling loses the traceback
         return pickle.dumps((None, error))
 
 

@@ -27,7 +27,7 @@ from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.privacy.events.base_event import restored
 
-FRESH = 5  # runs with other noise that a row is compared with, at most
+FRESH = 5  # maximum number of runs with other noise that a row is compared with
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 The ledger cannot verify the sensitivity that a method states, such as a norm bound or one vote per teacher. Here the
 method runs with equal seeds on a private set and, given the same answers, on neighbours that differ in one record. Any
-difference in mechanism inputs then comes from that record. A difference above the bound proves it wrong; without one it
-may still be wrong, because other neighbours may differ more.
+difference in mechanism inputs then comes from that record. A difference above the bound proves the bound wrong. Without
+such a difference it may still be wrong, because other neighbours may differ more.
 
 A bound may hold only near one data set, for instance if an input jumps at a threshold. So :func:`walk` bisects a path
 of changed records to another data set towards the part in which inputs move most.
@@ -157,7 +157,7 @@ def violation(
 
 
 def _told_apart(*values: float) -> list[str]:
-    """Return two unequal numbers as texts that differ, of three digits or as many as it takes."""
+    """Format two unequal numbers so that their texts differ: with three digits, or as many as it takes."""
     texts = ([f"{value:.{digits}g}" for value in values] for digits in range(3, 18))
     return next(pair for pair in texts if pair[0] != pair[1])
 

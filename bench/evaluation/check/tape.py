@@ -3,7 +3,7 @@
 On replay a method gets the recorded answers whatever its inputs, so its release can differ only by what it learns about
 private data outside the ledger. For DP-SGD, the tape holds each step's noisy gradient as the optimiser sees it.
 
-Both are executors of a plain ledger, so a method sees the usual class.
+The recorder and the replayer are executors of a plain ledger, so a method sees the usual class.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MUST_BE_PUBLIC = (
     "This argument must be public, because no noise hides what it is computed from: use settings, public data and "
     "earlier answers of the ledger"
 )
-AFTERWARDS = " afterwards"  # suffix of DP-SGD's arguments as they are after its last step
+AFTERWARDS = " afterwards"  # suffix for the names of DP-SGD's arguments after its last step
 ONLY_STEPS = (
     "Only DP-SGD's own steps may change its arguments: code that it runs (a hook, the loss, the optimiser, a layer) "
     "stores something about the private records in them"
@@ -90,7 +90,7 @@ class Taped:
     public: dict[str, str]  # fingerprints of the public arguments
     batches: dict[int, KnownBatch]  # of some steps of DP-SGD
     samples: tuple[Sample, ...] = ()  # for a mechanism's function
-    beyond: bool = False  # whether the input was left out because earlier ones took all room
+    beyond: bool = False  # whether the input was left out because earlier ones used up the memory limit
 
 
 def charged_for(call: Call) -> str:
@@ -215,7 +215,7 @@ class Recording(Executor):
             self.changed = "its code changes what the ledger has charged"
 
     def _check_noise(self) -> None:
-        """Note whether the noise is as the last call left it: by replacing or resetting it, a method would know it."""
+        """Note whether the noise is as the last call left it: a method that replaced or reset it could predict it."""
         if _state_of(self._noise) != self._source:
             self.changed = "its code changes the noise that the ledger adds"
 

@@ -88,7 +88,7 @@ def trial_for(
 
 @contextmanager
 def _loaded(place: MethodPlace | type[Method], facts: Facts) -> Iterator[type[Method]]:
-    """Load a method, and reject it if its code reaches outside meanwhile or inside the block."""
+    """Load a method, and reject it if its code reaches outside while it loads or inside the block."""
     method, outside = loaded(place, facts.dataset)
     refuse_outside(outside)
     with watched(Watch(method.__module__, facts.dataset)) as watch:
