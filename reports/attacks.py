@@ -188,7 +188,7 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
         },
     ),
     "release": (
-        "released images: AUC of telling private training records from other records",
+        "released images: AUC for distinguishing private training records from others",
         {
             "attack": lambda attack: attack.attack,
             "images": _images,

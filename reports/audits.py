@@ -11,7 +11,7 @@ from bench.results.attack_record import AuditRecord, PairBound
 from bench.results.audited import bound_text, runs_text
 from bench.results.candidates import CandidatesFound
 from bench.results.full_size import has_full_size
-from bench.results.text import Table, epsilon_text, markdown_table, md, percent_text
+from bench.results.text import Table, claimed_text, epsilon_text, markdown_table, md, percent_text
 
 COLUMNS = ("claimed", "proven", "by release", "cap", "without noise", "by transcript", "pair", "runs", "verdict")
 READING = (
@@ -46,7 +46,7 @@ def cells(audit: AuditRecord, *, votes: bool = False) -> tuple[str, ...]:
         released = (bound_text(audit, release) + curve, *limits)
     seen = audit.verdict_of(votes=votes)
     return (
-        epsilon_text(audit.claimed),
+        claimed_text(audit.claimed, audit.allowed),
         epsilon_text(audit.allowed, "up") + " (record)" * audit.record_level,
         *released,
         _transcripts(audit, by),

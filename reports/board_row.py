@@ -57,7 +57,8 @@ class BoardRow(SeedGroup):
         if spread is None:
             remarks.append("one seed: the interval covers test records only")
         elif spread.borrowed:
-            remarks.append(f"interval with the seeds' deviation of the method's other rows ({spread.freedom} degrees)")
+            freedom = f"{spread.freedom} degrees of freedom"
+            remarks.append(f"interval from the standard deviation over seeds of the method's other rows ({freedom})")
         return tuple(remarks)
 
     @cached_property

@@ -44,7 +44,7 @@ def _rows(text: str) -> Rows:
     lines = list(csv.DictReader(io.StringIO(text)))
     lacks = [name for name in (*NAMED, "accuracy", "proven", "place", "seeds") if lines and name not in lines[0]]
     if not lines or lacks:
-        raise BenchError(f"this is no leaderboard.csv: it has no {', '.join(lacks) or 'rows'}.")
+        raise BenchError(f"this is not a leaderboard.csv: it lacks {', '.join(lacks) or 'rows'}.")
     return {tuple(line[name] for name in NAMED): line for line in lines}
 
 

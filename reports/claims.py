@@ -59,7 +59,7 @@ def claim_of(row: SeedGroup) -> tuple[Claim, str]:
     if row.data_dependent:
         return (
             Claim.FAILS,
-            f"another run on the same votes may answer more queries, and cost more; for any votes {proven}",
+            f"another run on the same votes may answer more queries, and so cost more; for any votes {proven}",
         )
     return Claim.FAILS, proven
 

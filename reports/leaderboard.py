@@ -25,6 +25,7 @@ from bench.results.derived import row_key
 from bench.results.record import Record, Status
 from bench.results.text import (
     Toward,
+    claimed_text,
     csv_text,
     epsilon_digits,
     epsilon_text,
@@ -121,7 +122,7 @@ class Source:
 def unusable(record: Record) -> str:
     """Return why a record's numbers cannot be shown, or "" if they can."""
     if record.utility is None or record.privacy is None:
-        return f"it is done, and states no {'accuracy' if record.utility is None else 'epsilon'}"
+        return f"it is done, but states no {'accuracy' if record.utility is None else 'epsilon'}"
     return ""
 
 
@@ -143,7 +144,7 @@ def cells_of(row: BoardRow) -> dict[str, str]:
         f"{row.rank} {row.marks}".rstrip(),
         row.method,
         asked,
-        epsilon_text(row.claimed),
+        claimed_text(row.claimed, row.proven),
         epsilon_text(row.proven, "up") + (" (add-remove)" if add_remove else ""),
         epsilon_text(row.replace_one, "up"),
         claim_text(row),

@@ -10,7 +10,7 @@ from bench.reports.leaderboard import Board, cells_of, claim_text
 from bench.reports.order import dataset_order
 from bench.reports.reported.numbers import Reported
 from bench.reports.reported.systems import System, Systems
-from bench.results.text import epsilon_text, markdown_table
+from bench.results.text import markdown_table
 
 TARGET = 10.0
 """The target epsilon, preferably claimed, of the row that represents a method, if the board has it."""
@@ -78,7 +78,7 @@ def _shown(rows: Iterable[BoardRow]) -> BoardRow | None:
 
 def _measured(row: BoardRow) -> tuple[str, ...]:
     return (
-        row.method, f"{row.dataset}, {row.unit}", epsilon_text(row.claimed), cells_of(row)["proven"], row.audited_text,
+        row.method, f"{row.dataset}, {row.unit}", cells_of(row)["claimed"], cells_of(row)["proven"], row.audited_text,
         claim_text(row), f"{row.accuracy:.1f} ({len(row.seeds) + row.collapsed})",
     )  # fmt: skip
 

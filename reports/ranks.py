@@ -73,6 +73,6 @@ def resolution(rows: Iterable[BoardRow]) -> str:
         return f"{said}."
     kept, known = found
     return (
-        f"{said}, unless the answers of both are on record. On {kept} of {HALVES} random halves of the test records, "
+        f"{said}, unless both have recorded answers. On {kept} of {HALVES} random halves of the test records, "
         f"{ranked[0].method} ranks first among the {known} of {len(ranked)} methods whose answers are on record."
     )

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from bench.core.errors import BenchError
 from bench.results.attack_record import AttackRecord, AuditRecord
-from bench.results.merge import content_of
+from bench.results.merge import content_of, with_answers
 from bench.results.published import named, need_published
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -38,11 +38,14 @@ class Runs:
         for row in found:
             before = known.get(row.key)
             if before is not None and before.failure is None:
+                if isinstance(before, Record) and isinstance(row, Record):  # older records lack the answers
+                    known[row.key] = before = with_answers(before, row)
+                    row = with_answers(row, before)
                 if row.failure is None and content_of(before) != content_of(row):
                     raise BenchError(
                         f"{self.homes[row.key]} and {path} contain different results for the key {row.key}: two runs "
-                        "of one cell draw different noise. Read only one of the directories, or give yours "
-                        "another seed; delete a file only if its result is wrong."
+                        "of one cell differ in their noise or in a processor's rounding. Read only one of the "
+                        "directories, or give yours another seed; delete a file only if its result is wrong."
                     )
                 continue
             known[row.key] = row

@@ -17,7 +17,7 @@ Share = Annotated[
     bool, what("--share", help="Only copy audits to other rows for which the audit is the same experiment.")
 ]
 FullSize = Annotated[
-    bool, what("--full-size", help="Only add pairs at full size to finished audits without one, each in --minutes.")
+    bool, what("--full-size", help="Only add the full-size pair to finished audits that lack it, each in --minutes.")
 ]
 
 

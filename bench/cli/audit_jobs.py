@@ -83,7 +83,7 @@ def add_pairs(asked: Audits, launch: LaunchOptions, *, json: bool) -> None:
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, resources: Resources) -> None:
         lacking = [a for a in audits if a.student == record.key and lacks_full_size(a)]
         if not lacking:
-            progress.say(f"{record.key}: it has no finished audit by pairs that lacks a pair at full size")
+            progress.say(f"{record.key}: nothing to do: no finished pair audit lacks its full-size pair")
         for audit in lacking:
 
             def make(held: Held, audit: AuditRecord = audit) -> AuditRecord:

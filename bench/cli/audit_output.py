@@ -11,7 +11,7 @@ from bench.core.progress import echo, print_fields, print_json, print_table
 from bench.core.types import AuditKind
 from bench.reports import audits
 from bench.results.attack_record import AuditRecord, MechanismVerdict
-from bench.results.text import epsilon_text
+from bench.results.text import claimed_text, epsilon_text
 
 
 def print_results(results: Sequence[AuditRecord], out: Path, json: bool) -> None:
@@ -88,7 +88,7 @@ def _canary_cells(a: AuditRecord) -> dict[str, str]:
     power = max((c.epsilon for c in a.power), default=None)
     by_curve = max((c.curve for c in a.channels if c.curve is not None), default=None)
     return {
-        "claimed": epsilon_text(a.claimed),
+        "claimed": claimed_text(a.claimed, a.allowed),
         "proven": epsilon_text(a.allowed, "up"),
         "audited": epsilon_text(a.epsilon, "down"),
         "by curve": epsilon_text(by_curve, "down"),

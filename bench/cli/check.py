@@ -24,7 +24,8 @@ CheckPreset = Annotated[
     typer.Option("--preset", "-p", help="Default: tiny, plus one run of quick, whose students are accurate."),
 ]
 Seeds = Annotated[
-    str, typer.Option("--seeds", "-s", help="Seeds of a check to repeat, comma-separated; default: two random ones.")
+    str,
+    typer.Option("--seeds", "-s", help="Seeds, comma-separated, to repeat an earlier check; default: two random ones."),
 ]
 Seconds = Annotated[
     float | None,

@@ -50,9 +50,7 @@ def print_choice(choice: Choice) -> None:
             cost = f"{less.points:.1f} points less" if less.points >= 0.05 else "at no loss"
             print_fields(f"With {less.what}: {less.row.method}, {less.row.accuracy:.1f}%, {cost}.")
     if choice.untimed:
-        print_fields(
-            f"Left out, since every run reused cached parts and its time is unknown: {', '.join(choice.untimed)}."
-        )
+        print_fields(f"Left out (time unknown, because every run reused cached parts): {', '.join(choice.untimed)}.")
 
 
 def _why(row: BoardRow) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LABELS = {
     "replace_one": "epsilon for replace-one neighbours",
-    "pld_without_rounding_at_least": "pld without its rounding, at least",
+    "pld_without_rounding_at_least": "PLD without rounding, at least",
     "epsilon_if_batches_were_poisson": "epsilon if batches were Poisson samples",
     "epsilon_at_least": "no proof can give less than",
     "epsilon_of_one_trial": "epsilon of one trial",

@@ -76,7 +76,7 @@ def check_time(settings: Cluster, minutes: float) -> None:
     if settings.launcher == "slurm" and settings.time < least:
         raise BenchError(
             f"--time {settings.time} is too short for audits of --minutes {minutes:g}: at least {least} are needed. "
-            "Give more --time, or fewer --minutes."
+            "Increase --time or reduce --minutes."
         )
 
 

@@ -20,7 +20,7 @@ from bench.results.audited import with_audits
 from bench.results.published import published
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from bench.results.text import Table, epsilon_text, record_tables
+from bench.results.text import Table, claimed_text, epsilon_text, record_tables
 
 
 def print_page(what: str, out: Path, *, json: bool) -> None:
@@ -69,7 +69,7 @@ def _record_row(record: Record) -> tuple[str, ...]:
     return (
         record.key,
         record.status.value,
-        epsilon_text(record.privacy.claimed.epsilon),
+        claimed_text(record.privacy.claimed.epsilon, record.privacy.proven.epsilon),
         epsilon_text(record.privacy.proven.epsilon, "up")
         + (" (add-remove)" if record.own_adjacency is Adjacency.ADD_REMOVE else ""),
         f"{100 * record.utility.accuracy:.2f}%",

@@ -145,7 +145,7 @@ def fill(chosen: Chosen, evidence: Evidence, out: Path, launch: LaunchOptions, *
     settings, grids = launch_settings(launch), grids_of(empty)
     then = list(dict.fromkeys(missing.then for missing in empty if missing.then))
     if not grids and not then:
-        echo("nothing is missing that a command fills")
+        echo("no command fills a missing cell")
         return
     failed = False
     if grids:
@@ -165,7 +165,7 @@ def fill(chosen: Chosen, evidence: Evidence, out: Path, launch: LaunchOptions, *
         failed = failed or status != 0
     if failed:
         some = counted(len(grids), "grid") + (f" and {counted(len(then), 'command')}" if then else "")
-        echo(f"not all of {some} ended well; the same command repeats what failed", err=True)
+        echo(f"some of {some} failed; the same command repeats them", err=True)
         raise typer.Exit(1)
 
 

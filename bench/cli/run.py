@@ -142,7 +142,7 @@ def leave(outcome: Outcome, settings: Cluster, out: Path, *, detach: bool, reuse
             err=True,
         )
     elif outcome.stopped is not None and reuse is Reuse.NONE:
-        echo(f"stopped; {left} left. The same command repeats all cells, because of --reuse none.", err=True)
+        echo(f"stopped; {left} left. With --reuse none, the same command runs all cells again.", err=True)
     elif outcome.stopped is not None:
         echo(f"stopped; {left} left. Give the same command again to resume.", err=True)
     elif not outcome.cancelled:

@@ -25,6 +25,7 @@ from bench.core.types import (
     PublicKind,
     Reconstructions,
     Released,
+    Sampling,
     Signals,
     TargetAdjacency,
 )
@@ -44,13 +45,17 @@ if TYPE_CHECKING:
     from bench.data.datasets import DATASETS
     from bench.data.splits import partition
     from bench.interface.target_model import Target
-    from bench.models.build import features_and_logits, make_student
+    from bench.models.build import features_and_logits
+    from bench.models.rebuild import make_student
     from bench.privacy.accounting.accountants import accountant, claim_by, proven
     from bench.privacy.accounting.calibrate import largest_count, smallest_noise
     from bench.privacy.accounting.claims import pate_closed_form
-    from bench.privacy.dpsgd.clipping import Flat
+    from bench.privacy.dpsgd.anchor_subspace import Subspace
+    from bench.privacy.dpsgd.clipping import Adaptive, Flat, PerLayer, TopK
     from bench.privacy.dpsgd.dp_sgd import DPSGDRun
     from bench.privacy.events.base_event import Event
+    from bench.privacy.events.batch_events import training_event
+    from bench.privacy.events.choice_events import Exponential, PermuteAndFlip
     from bench.privacy.events.events import (
         DPSGD,
         ConfidentGNMax,
@@ -61,20 +66,25 @@ if TYPE_CHECKING:
         SampledGaussian,
         SampledGNMax,
     )
+    from bench.privacy.events.gaussian_events import BandedSums, TreeSums
+    from bench.privacy.events.label_events import PriorRandomizedResponse, RandomizedResponse, TopKRandomizedResponse
     from bench.privacy.mechanisms.ledger import Ledger
     from bench.training.by_record import in_equal_batches, nearest
     from bench.training.context import Context
     from bench.training.loop import FitSettings, fit, predict
 
 __all__ = [
-    "ATTACKS", "DATASETS", "DPSGD", "METHODS", "Access", "Adjacency", "Attack", "AuditKind", "Basis", "BenchError",
-    "Budget", "Claim", "ConfidentGNMax", "Context", "DPSGDRun", "Event", "Facts", "Family", "FitSettings", "Flat",
-    "GNMax", "Gaussian", "GivenTeacher", "InversionAttack", "Knowledge", "LNMax", "LabelledSource", "Laplace", "Ledger",
-    "MembershipAttack", "Method", "PrivacyUnit", "PrivateData", "PublicData", "PublicKind", "Reconstructions",
-    "ReleaseAttack", "Released", "ReleasedImages", "RobustnessAttack", "SampledGNMax", "SampledGaussian", "Signals",
-    "Target", "TargetAdjacency", "UnknownNameError", "accountant", "as_float", "claim_by", "features_and_logits", "fit",
-    "in_equal_batches", "largest_count", "make_student", "nearest", "partition", "pate_closed_form", "predict",
-    "proven", "register_attack", "register_method", "setting", "shifted", "smallest_noise",
+    "ATTACKS", "DATASETS", "DPSGD", "METHODS", "Access", "Adaptive", "Adjacency", "Attack", "AuditKind", "BandedSums",
+    "Basis", "BenchError", "Budget", "Claim", "ConfidentGNMax", "Context", "DPSGDRun", "Event", "Exponential", "Facts",
+    "Family", "FitSettings", "Flat", "GNMax", "Gaussian", "GivenTeacher", "InversionAttack", "Knowledge", "LNMax",
+    "LabelledSource", "Laplace", "Ledger", "MembershipAttack", "Method", "PerLayer", "PermuteAndFlip",
+    "PriorRandomizedResponse", "PrivacyUnit", "PrivateData", "PublicData", "PublicKind", "RandomizedResponse",
+    "Reconstructions", "ReleaseAttack", "Released", "ReleasedImages", "RobustnessAttack", "SampledGNMax",
+    "SampledGaussian", "Sampling", "Signals", "Subspace", "Target", "TargetAdjacency", "TopK",
+    "TopKRandomizedResponse", "TreeSums", "UnknownNameError", "accountant", "as_float", "claim_by",
+    "features_and_logits", "fit", "in_equal_batches", "largest_count", "make_student", "nearest", "partition",
+    "pate_closed_form", "predict", "proven", "register_attack", "register_method", "setting", "shifted",
+    "smallest_noise", "training_event",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__, __file__, __all__)

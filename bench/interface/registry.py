@@ -66,9 +66,18 @@ class Registry(Generic[T]):
             )
         if name not in self.members:
             broken = "; ".join(f"{where}: {why}" for where, why in self.broken.items())
-            hint = f"Plug-ins that failed to import: {broken}." if broken else ""
+            hint = f"Plug-ins that failed to import: {broken}." if broken else self._unlisted(name)
             raise UnknownNameError(self.kind, name, self.names(), hint)
         return self.members[name]
+
+    def _unlisted(self, name: str) -> str:
+        """Return where the package registers `name` without listing it, or ""."""
+        file = importlib.import_module(self._package).__file__ or ""
+        call = f'@register_{self.kind}("{name}")'
+        for path in Path(file).parent.rglob("*.py"):
+            if call in path.read_text(encoding="utf-8"):
+                return f"{path} registers it: add its entry to INDEX in {file}."
+        return ""
 
     def names(self) -> list[str]:
         """Return all names in alphabetical order."""

@@ -58,7 +58,7 @@ class JobResources(BaseModel):
             if not re.fullmatch(r"[a-z][a-z0-9_-]*", name) or CONTROL.search(str(given)):
                 raise ValueError("long names of sbatch's options, with values without control characters")
         for name in OURS & {name.replace("_", "-") for name in value}:
-            raise ValueError(f"{name} is set by this program, which could not find its jobs under another")
+            raise ValueError(f"{name} is set by this program; with another value it could not find its jobs")
         return value
 
     @field_validator("time", "max_time", mode="before")
@@ -70,7 +70,7 @@ class JobResources(BaseModel):
     def _limits(self) -> Self:
         for name, least, most in (("time", self.time, self.max_time), ("memory", self.memory, self.max_memory)):
             if least is not None and most is not None and most < least:
-                raise ValueError(f"max_{name} is at least {name}, which is {least:g}; not {most:g}")
+                raise ValueError(f"max_{name} must be at least {name} ({least:g}), not {most:g}")
         return self
 
 

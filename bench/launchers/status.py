@@ -130,7 +130,9 @@ def overview(path: Path) -> Overview:
         if (result := _result(task, run_dir)) is not None and result.failure is not None:
             failures.append((task.title, result.failure.words(path)))
     if waiting and not any(row.state == "at work" for row in rows):
-        notes.append("Nothing runs, and results are left: give the `run`, `attack` or `audit` command again to resume.")
+        notes.append(
+            "Nothing is running, but results are missing: give the `run`, `attack` or `audit` command again to resume."
+        )
     running = [_running_row(key, owner) for key, owner in claims.items()]
     return Overview(rows, running, failures, list(waiting.values()), notes)
 

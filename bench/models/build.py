@@ -1,15 +1,13 @@
-"""Build timm's and this project's nets by name, and students with seeded weights."""
+"""Build timm's and this project's nets by name."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.core.lazy_libraries import timm
-from bench.core.seeds import seeded
-from bench.core.types import Facts
 from bench.models.feature_net import Size
 from bench.models.registration import model_options
 
@@ -20,20 +18,6 @@ def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options:
     Initialised from torch's global RNG: seed it first. Raise UnknownNameError, or BenchError if the net does not fit.
     """
     return timm.create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
-
-
-def make_student(name: str, facts: Facts, generator: Generator, **chosen: Any) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the timm model `name` for data of `facts`, weights drawn from `generator`, and its timm options.
-
-    `chosen` are further options of the model.
-
-    Raises :class:`bench.core.errors.BenchError` if timm does not know the model or it cannot take such images.
-    """
-    channels, height, width = facts.shape
-    size = height if height == width else (height, width)
-    options = model_options(name, facts.classes, channels, size, **chosen)
-    with seeded(generator):
-        return build(name, facts.classes, channels, size, **chosen), options
 
 
 def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Rebuild nets from untrusted releases: name and options are checked before anything is built."""
+"""Build students, and rebuild them from untrusted releases: name and options are checked first."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Annotated, Any
 import timm
 import torch
 from pydantic import ConfigDict, Field, ValidationError
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from bench.core.errors import BenchError, first_problem
 from bench.core.rows import Row
+from bench.core.seeds import seeded
+from bench.core.types import Facts
+from bench.models.build import build
 from bench.models.frozen_backbone import BackboneSpec, HeadKind
-from bench.models.registration import check_model
+from bench.models.registration import check_model, model_options
 
 Side = Annotated[int, Field(ge=1, le=4096)]
 Units = Annotated[int, Field(ge=0, le=65536)]
@@ -40,6 +43,8 @@ class _Own(_Timm):
     width: Units = 0
     filters: Units = 0
     hidden: Units = 0
+    count: Units = 0
+    depth: Units = 0
     vocabulary: Annotated[int, Field(ge=0, le=1 << 22)] = 0
     dense: Layers = ()
     widths: Layers = ()
@@ -72,6 +77,22 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
         check_model(backbone.name)
         if not (0 <= backbone.size <= 4096 and 1 <= backbone.in_chans <= 64):
             raise BenchError(f"{name} in a release takes no backbone on {backbone.in_chans} x {backbone.size} pixels.")
+
+
+def make_student(name: str, facts: Facts, generator: Generator, **chosen: Any) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the timm model `name` for data of `facts`, weights drawn from `generator`, and its timm options.
+
+    `chosen` are further options of the model.
+
+    Raises :class:`BenchError` if timm does not know the model, if it cannot take such images, or if no release may use
+    it with these options.
+    """
+    channels, height, width = facts.shape
+    size = height if height == width else (height, width)
+    options = model_options(name, facts.classes, channels, size, **chosen)
+    check_options(name, options)  # before training, not after it
+    with seeded(generator):
+        return build(name, facts.classes, channels, size, **chosen), options
 
 
 def check_fits(name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:

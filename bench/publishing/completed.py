@@ -9,12 +9,8 @@ from bench.core.plain_files import read_plain
 from bench.results.attack_record import AuditRecord, R, parse_row
 from bench.results.cell_spec import CellSpec
 from bench.results.full_size import has_full_size, without_full_size
+from bench.results.merge import student_of
 from bench.results.record import Record
-
-
-def student_of(record: Record) -> str | None:
-    """Return the hash of the record's student; None if it has none."""
-    return None if record.student is None else record.student.sha256
 
 
 def same_run(record: Record, there: Record) -> bool:
@@ -22,16 +18,6 @@ def same_run(record: Record, there: Record) -> bool:
     events = [None if one.privacy is None else one.privacy.events for one in (record, there)]
     same = record.utility == there.utility and student_of(record) == student_of(there) is not None
     return same and events[0] is not None and events[0] == events[1]
-
-
-def with_answers(there: Record | None, record: Record) -> Record | None:
-    """Return the published record, with the answers of `record` if its own are missing and the student is the same."""
-    if there is None or there.utility is None or record.utility is None or student_of(there) != student_of(record):
-        return there
-    own, other = (utility.model_dump(exclude_none=True) for utility in (there.utility, record.utility))
-    if "answers" in own or "answers" not in other or own | other != other:
-        return there
-    return there.model_copy(update={"utility": record.utility})
 
 
 def with_overrides(record: Record, planned: CellSpec | None) -> Record:

@@ -18,14 +18,14 @@ from bench.core.plain_files import check_run_dir, listed, read_plain
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
-from bench.publishing.completed import gained_pair, read_row, same_run, student_of, with_answers, with_overrides
+from bench.publishing.completed import gained_pair, read_row, same_run, with_overrides
 from bench.publishing.reproduce import planned_again
 from bench.publishing.shared_audits import sharing_problem
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
 from bench.reports.pages import gather, write_pages
 from bench.reports.summary import BEGIN
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
-from bench.results.merge import content_of
+from bench.results.merge import content_of, student_of, with_answers
 from bench.results.pictures import SIGNATURE, picture_file, read_picture
 from bench.results.record import Record, Status, parse_record
 from bench.results.run_dir import RunDir
@@ -164,7 +164,7 @@ class _Work:
             self._out.add(record.key)
             why = f"{ablation} holds another run of this cell. Move that to records/, or publish another seed."
             return self._say("record", name, Fate.REFUSED, why)
-        there = with_answers(there, record)
+        there = there and with_answers(there, record)
         fate, why = self._compared(record, there)
         if fate is Fate.SKIPPED and there is not None:
             return self._completed(run, name, record, there, why)

@@ -101,7 +101,7 @@ def missing_plugin(record: Record) -> str:
         return ""
     why = f"plug-in {record.cell.plugin_words} not installed here"
     if record.method not in METHODS:
-        return f"{why}; give its file" if record.cell.method_file else why
+        return f"{why}: name it by --methods PATH/{record.cell.method_file}" if record.cell.method_file else why
     return f"{why}, but another source of it" if other_program(record.cell, METHODS.get(record.method)) else ""
 
 

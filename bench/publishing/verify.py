@@ -150,9 +150,9 @@ def _replay(found: Publication, records: Sequence[Record], kept: Outcomes, progr
     """Replay a random cell of each method, preset, data set and --set on the same number of other records."""
     alike = defaultdict(list)
     for record in records:
-        if METHODS.get(record.method).private and record.cell.tuning is None and not record.collapsed:
+        if METHODS.get(record.method).private and record.cell.tuning is None:
             given = tuple(sorted(map(str, (record.cell.overrides or {}).items())))
-            alike[record.method, record.preset, record.dataset, given].append(record)
+            alike[record.method, record.preset, record.dataset, given, record.collapsed].append(record)
     for those in progress.each("replays", alike.values()):
         found.items.append(kept.once("replay", those[0].method, those, partial(_replayed, those)))
 

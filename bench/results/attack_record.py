@@ -362,7 +362,7 @@ class AuditRecord(Row):
 
     def verdict_of(self, *, votes: bool) -> str:
         """Return :attr:`verdict`, worded with `votes` for a claim about its run's votes alone: not refuted."""
-        said = "above the claim, which is about the votes of its run alone, by"
+        said = "above the claim, which covers only the votes of its own run, by"
         return self.verdict.replace("claim refuted by", said) if votes else self.verdict
 
     @property
@@ -378,7 +378,7 @@ class AuditRecord(Row):
         if self.at_most is not None:
             return f"inconclusive: the releases could have shown at most {epsilon_text(self.at_most, 'down')}"
         counted = any(pair.instrument is not Instrument.FULL_SIZE for pair in self.pairs)
-        nothing = "the answers of the ledger show nothing" if counted else "no run counted in the time given"
+        nothing = "the ledger's answers reveal nothing" if counted else "no counted run ended in the time given"
         return f"inconclusive: {self.bypassed or nothing}"
 
 

@@ -70,7 +70,7 @@ def merge(sources: Sequence[RunDir], into: RunDir) -> Merged:
 
 def _take_record(record: Record, source: RunDir, into: RunDir, done: Merged) -> None:
     before = into.read_record(record.key)
-    same = before is not None and content_of(before) == content_of(record)
+    same = before is not None and content_of(with_answers(before, record)) == content_of(with_answers(record, before))
     if before is not None and (same or not (before.failure and record.status is Status.DONE)):
         _there(record.key, same, done)
         return
@@ -113,6 +113,21 @@ def content_of(row: Record | AttackRecord | AuditRecord) -> dict[str, Any]:
         row.model_dump_json(exclude={"provenance": True, "cell": {"overrides", "plugin"}})
     )
     return content
+
+
+def student_of(record: Record) -> str | None:
+    """Return the hash of the record's student; None if it has none."""
+    return None if record.student is None else record.student.sha256
+
+
+def with_answers(there: Record, record: Record) -> Record:
+    """Return `there`, with the answers of `record` if its own are missing and the student is the same."""
+    if there.utility is None or record.utility is None or student_of(there) != student_of(record):
+        return there
+    own, other = (utility.model_dump(exclude_none=True) for utility in (there.utility, record.utility))
+    if "answers" in own or "answers" not in other or own | other != other:
+        return there
+    return there.model_copy(update={"utility": record.utility})
 
 
 def _there(key: str, same: bool, done: Merged) -> None:

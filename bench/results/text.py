@@ -43,6 +43,12 @@ def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
     return f"{rounded:.2f}" if plain else f"{rounded:.1e}".replace("e+", "e")
 
 
+def claimed_text(claimed: float | None, proven: float | None) -> str:
+    """Return a claimed epsilon, rounded to nearest, or up like the `proven` one if both are equal."""
+    equal = claimed is not None and proven is not None and math.isclose(claimed, proven, rel_tol=1e-9)
+    return epsilon_text(claimed, "up" if equal else "nearest")
+
+
 @lru_cache(maxsize=4096)
 def risk_text(bound: float, proven: float) -> str:
     """Return an upper bound on success in percent, rounded up; ``unbounded`` without a proof, "–" if unknown."""
@@ -191,7 +197,7 @@ def _about(record: Record) -> Iterator[tuple[str, str]]:
 
 def _plausibility(found: Plausibility) -> str:
     if found.probability >= 1:
-        return "nothing is known against such an accuracy"
+        return "no bound rules out such an accuracy"
     code = f"a code of {found.permutations:.10g} permutations, above {100 * found.threshold:.2f}%"
     return f"{remark([found.probability]) or odds([found.probability])} ({code})"
 
@@ -200,7 +206,11 @@ def epsilon_rows(privacy: Privacy) -> list[tuple[str, str, str]]:
     """Return (name, value, origin) of the claimed, proven, audited and record-level epsilons."""
     audited, level = privacy.audited, privacy.record_level
     rows = [
-        ("claimed", epsilon_text(privacy.claimed.epsilon), _joined(privacy.claimed.source, privacy.claimed.note)),
+        (
+            "claimed",
+            claimed_text(privacy.claimed.epsilon, privacy.proven.epsilon),
+            _joined(privacy.claimed.source, privacy.claimed.note),
+        ),
         ("proven", epsilon_text(privacy.proven.epsilon, "up"), _joined(privacy.proven.name, privacy.proven.note)),
     ]
     if privacy.adjacency is Adjacency.ADD_REMOVE:

@@ -14,7 +14,7 @@ from bench.reports.papers.evidence import Check, Plain, Setting, WantedCell, as_
 from bench.reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs, number_text
 from bench.reports.reported.numbers import Reported
 from bench.results.record import Record
-from bench.results.text import epsilon_text
+from bench.results.text import claimed_text, epsilon_text
 
 IMAGES = ("mnist", "fmnist", "celeba-g", "celeba-h")
 Place = tuple[str, float | None]
@@ -118,7 +118,7 @@ def _found_1(material: Material) -> Mapping[str, str]:
             continue
         text = (
             f"{NAMES[dataset]}, ε {epsilon:g}: DPSD has {number_text(one.row.accuracy)} at claimed "
-            f"{epsilon_text(one.row.claimed)}, proven {epsilon_text(one.row.proven, 'up')}, audited "
+            f"{claimed_text(one.row.claimed, one.row.proven)}, proven {epsilon_text(one.row.proven, 'up')}, audited "
             f"{one.row.audited_text}"
         )
         if sound is not None:

@@ -8,7 +8,7 @@ from bench.reports.papers.evidence import Plain, WantedCell, as_preset, cell
 from bench.reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs, number_text
 from bench.reports.papers.trpate_figures import FIGURES, TEXTS, Settings, measured, plain_pate, transferred
 from bench.reports.reported.numbers import Reported
-from bench.results.text import epsilon_text
+from bench.results.text import claimed_text, epsilon_text
 
 SPLITS = (
     ("CIFAR-10", "cifar10", transferred("trpate", "cifar10", 0.05, 1000)),
@@ -128,7 +128,10 @@ def _lower(material: Material, method: str, dataset: str) -> dict[str, str]:
     found = material.find(transferred(method, dataset, 0.05, 1000))
     if found is None:
         return {"claimed": "", "proven": ""}
-    return {"claimed": epsilon_text(found.row.claimed), "proven": epsilon_text(found.row.proven, "up")}
+    return {
+        "claimed": claimed_text(found.row.claimed, found.row.proven),
+        "proven": epsilon_text(found.row.proven, "up"),
+    }
 
 
 def _found_2(material: Material) -> Mapping[str, str]:

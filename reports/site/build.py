@@ -40,7 +40,7 @@ from bench.results.audited import by_student, with_audits
 from bench.results.derived import row_key
 from bench.results.pictures import read_picture
 from bench.results.record import Record
-from bench.results.text import audited_text, epsilon_text
+from bench.results.text import audited_text, claimed_text, epsilon_text
 from bench.storage.files import writing
 
 HERE = Path(__file__).parent
@@ -309,7 +309,7 @@ def _picture(record: Record, row: RowView | None) -> tuple[Markup, str] | None:
     if p is None:
         return None
     said = (
-        f"claimed {epsilon_text(p.claimed.epsilon)}, proven {epsilon_text(p.proven.epsilon, 'up')}, "
+        f"claimed {claimed_text(p.claimed.epsilon, p.proven.epsilon)}, proven {epsilon_text(p.proven.epsilon, 'up')}, "
         f"audited {audited_text(p.audited)}"
     )
     if record.utility is not None:

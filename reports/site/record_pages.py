@@ -31,7 +31,7 @@ from bench.results.audited import bound_text, runs_text
 from bench.results.command import command_for
 from bench.results.derived import claims_of_votes
 from bench.results.record import Record
-from bench.results.text import Table, epsilon_text, ledger_table, record_tables, words
+from bench.results.text import Table, claimed_text, epsilon_text, ledger_table, record_tables, words
 
 Parts = dict[str, list[Table]]
 OPEN = 3  # more images of attacks than this are folded
@@ -114,7 +114,7 @@ def _audit_tables(audit: AuditRecord, votes: bool) -> Iterable[Table]:
     note = (
         f"{audit.verdict_of(votes=votes)}. {how * bool(audit.channels)}Unit {audit.unit.value}, "
         f"adjacency {audit.adjacency.value}, delta {audit.delta:g}, confidence {100 * audit.confidence:g}%. Claimed "
-        f"{epsilon_text(audit.claimed)}, proven of the audited runs {epsilon_text(audit.allowed, 'up')}."
+        f"{claimed_text(audit.claimed, audit.allowed)}, proven of the audited runs {epsilon_text(audit.allowed, 'up')}."
     )
     if audit.reduced:
         note += f" Made smaller than in the row: {'; '.join(map(str, audit.reduced))}."

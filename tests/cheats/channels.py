@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from bench.interface import BenchError
+from bench.interface import BenchError, Claim, Ledger
+from bench.training.divergence import CollapsedError
 from cheats.honest import Given, Honest, Student
 
 
@@ -80,6 +82,46 @@ class Note(Honest):
 
     def begin(self, given: Given) -> None:
         given.context.note(f"mean intensity {given.private.images.float().mean():.2f}")
+
+
+class ArtefactKinds(Honest):
+    """Names a cached artefact by a private figure, which records list with their numbers of artefacts."""
+
+    name = "cheat-artefact-kinds"
+
+    def begin(self, given: Given) -> None:
+        kind = f"mean {given.private.images.float().mean():.2f}".replace(".", " ")
+        given.context.cache.get(kind, {}, lambda: {"nothing": np.zeros(1)})
+
+
+class NumberOfArtefacts(Honest):
+    """Caches one artefact for each record of the largest class."""
+
+    name = "cheat-number-of-artefacts"
+
+    def begin(self, given: Given) -> None:
+        for number in range(int(counts(given).max())):
+            given.context.cache.get("part", {"number": number}, lambda: {"nothing": np.zeros(1)})
+
+
+class WordsOfClaim(Honest):
+    """Describes its claim by the votes."""
+
+    name = "cheat-words-of-claim"
+
+    def claimed_after(self, delta: float, ledger: Ledger) -> Claim:
+        (release,) = ledger.private_votes()
+        agree = " ".join(f"{votes.max():.0f}" for votes in release.votes)
+        return Claim(1.0, delta, "nowhere", f"teachers agree on {agree}")
+
+
+class Collapses(Honest):
+    """Fails with private images, which the record of a collapsed generator shows."""
+
+    name = "cheat-collapses"
+
+    def finish(self, given: Given, student: nn.Module) -> None:
+        raise CollapsedError("the generator collapsed.", given.private.images[:8], given.private.labels[:8])
 
 
 class NumberOfCalls(Honest):

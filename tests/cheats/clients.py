@@ -74,6 +74,18 @@ class NoClients(HonestClients):
         return votes.argmax(1) * 0
 
 
+class LabelCounts(HonestClients):
+    """Counts labels, of which a client has many, and charges for one record's."""
+
+    name = "cheat-label-counts"
+    sensitivity = float(np.sqrt(2))
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        counts = given.private.labels.bincount(minlength=given.private.facts.classes)
+        given.ledger.gaussian(counts.double().numpy(), sensitivity=self.sensitivity, noise_multiplier=5.0)
+        return votes.argmax(1) * 0
+
+
 class ClassesOfClients(HonestClients):
     """A unit vector for each class that a client has, charged for one."""
 

@@ -75,6 +75,9 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (channels.ExtrasOrder, "what is released differs"),
         (channels.Precision, "the two runs differ in"),
         (channels.Note, "differ in note 1"),
+        (channels.ArtefactKinds, "the number of its artefacts of the kind 'mean .*' depends on private records"),
+        (channels.NumberOfArtefacts, "the number of its artefacts of the kind 'part' depends on private records"),
+        (channels.WordsOfClaim, "differ in the words of its claim"),
         (channels.Failure, "it fails on other private data .* too dark"),
         (channels.Votes, "differ in the released agreement"),
         (channels.Sanitised, "differ in the released cost"),
@@ -108,6 +111,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (clients.SharedRecords, "its clients share records or leave some out"),
         (clients.BrightnessDecides, "other images of one client change which client records belong to"),
         (clients.ClassesOfClients, r"one client moves the values by .* \(L2\) in its call 1 of gaussian"),
+        (clients.LabelCounts, r"one client moves the values by .* \(L2\) in its call 1 of gaussian"),
         (clients.NoClients, r"define clients\(private, context\)"),
     ],
     [  # What a run leaves behind.

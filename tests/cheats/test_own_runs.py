@@ -30,7 +30,7 @@ from bench.privacy.mechanisms.executors import Noisy
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.privacy.mechanisms.noise import salted_noise
 from bench.results.run_dir import RunDir
-from cheats import after_the_charge, reaches, triggers
+from cheats import after_the_charge, channels, reaches, triggers
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,14 @@ def test_publish_replays_a_row_s_own_run(
     (cell,) = expand(Grid((cheat.name,), ("digits",), (1.0,), preset=Preset(preset)), source.describe)
     checks = (check_row(cell, f"salt {number}") for number in range(salts))
     assert any("differ in the released sums" in check.reason for check in checks)
+
+
+def test_publish_replays_a_run_whose_generator_collapsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record shows the images of the error."""
+    monkeypatch.setitem(METHODS.members, channels.Collapses.name, channels.Collapses)
+    grid = Grid((channels.Collapses.name,), ("digits",), (1.0,), preset=Preset.TINY)
+    (cell,) = expand(grid, DataSource(Progress()).describe)
+    assert "the two runs differ in the images of the failed run" in check_row(cell, "salt").reason
 
 
 @pytest.mark.parametrize(

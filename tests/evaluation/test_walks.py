@@ -37,11 +37,21 @@ def test_sets_with_a_lone_record_differ_from_their_neighbours_in_it_alone(which:
 def test_half_of_the_clients_get_other_images_under_their_labels() -> None:
     data = generated(CHECK_FACTS).private
     clients = [np.arange(first, len(data), 5) for first in range(5)]
-    for half, number in ((False, 1), (True, 2)):
-        other, changed = clients_replaced(data, clients, seed=3, half=half)
+    for which, number in (("client", 1), ("clients", 2)):
+        other, changed = clients_replaced(data, clients, which, seed=3)
         moved = [not torch.equal(data.images[rows], other.images[rows]) for rows in clients]
         assert changed == sum(moved) == number
         assert torch.equal(data.labels, other.labels)
+
+
+def test_one_client_gets_other_labels_of_one_class_under_its_images() -> None:
+    data = generated(CHECK_FACTS).private
+    clients = [np.arange(first, len(data), 5) for first in range(5)]
+    other, changed = clients_replaced(data, clients, "client's labels", seed=3)
+    moved = [rows for rows in clients if not torch.equal(data.labels[rows], other.labels[rows])]
+    assert changed == len(moved) == 1
+    assert len(other.labels[moved[0]].unique()) == 1
+    assert torch.equal(data.images, other.images)
 
 
 def test_products_that_test_positions_are_not_among_those_compared(monkeypatch: pytest.MonkeyPatch) -> None:

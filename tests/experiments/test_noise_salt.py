@@ -20,7 +20,7 @@ from bench.evaluation.audit.options import AuditOptions
 from bench.experiments.noise_salt import check_salt, salt_of, sweep_salts
 from bench.experiments.run import record_failure, run_cell
 from bench.interface.registry import METHODS
-from bench.models.build import make_student
+from bench.models.rebuild import make_student
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.publishing.reproduce import command_of
 from bench.results.record import Record, Status

@@ -22,7 +22,7 @@ from bench.experiments import run
 from bench.experiments.calibration_cache import artefact_program
 from bench.experiments.release import load_released
 from bench.experiments.run import make_shard, run_cell
-from bench.models.build import make_student
+from bench.models.rebuild import make_student
 from bench.privacy.mechanisms.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 
 from bench.core.listed import Listed
@@ -18,6 +19,15 @@ def registered(folder: str, kind: str) -> dict[str, str]:
     return found
 
 
+def written(name: str, entry: Listed) -> str:
+    """Return the line of `entry`, without fields that have their default."""
+    usual = Listed._field_defaults
+    texts = [
+        f"{k}={json.dumps(v)}" if k in usual else json.dumps(v) for k, v in entry._asdict().items() if usual.get(k) != v
+    ]
+    return f'"{name}": Listed({", ".join(texts)}),'
+
+
 def test_methods_are_listed_as_they_are() -> None:
     for name, module in registered("methods", "method").items():
         importlib.import_module(f"bench.methods.{module}")
@@ -25,7 +35,7 @@ def test_methods_are_listed_as_they_are() -> None:
         proven = f"infinite: {method.bypass}" if method.bypass else "finite"
         groups, unit = " ".join(sorted(groups_of(method))), method.unit.value
         entry = Listed(module, method.citation, groups, unit, method.adjacency.value, proven, method.public_data)
-        assert METHODS.index().get(name) == entry, f"put into methods/__init__.py: {name!r}: {entry}"
+        assert METHODS.index().get(name) == entry, f"put into INDEX in methods/__init__.py: {written(name, entry)}"
     assert set(METHODS.index()) == set(registered("methods", "method"))
 
 

@@ -27,8 +27,8 @@ from bench.interface.registry import METHODS
 from bench.launchers.bundle import pack
 from bench.methods.distillation.dpsd_family import train_teacher
 from bench.methods.shared.teachers import train_ensemble
-from bench.models.build import make_student
 from bench.models.given_teacher import load_given, pin
+from bench.models.rebuild import make_student
 from bench.publishing.reproduce import public_dataset
 from bench.publishing.validate import vet_record
 from bench.results.run_dir import RunDir

@@ -17,8 +17,9 @@ from bench.data.splits import partition
 from bench.experiments.release import load_released, save_released
 from bench.methods.pate import naive_bayes as nb
 from bench.methods.shared.transfer import source_part
-from bench.models.build import build, features_and_logits, make_student
+from bench.models.build import build, features_and_logits
 from bench.models.gaussian_nb import NEVER, GaussianHead, set_gaussians
+from bench.models.rebuild import make_student
 from bench.models.registration import model_options
 from bench.models.text_nets import set_words
 from bench.training.loop import FitSettings, accuracy, fit, predict

@@ -42,5 +42,5 @@ def test_bounds_stay_bounds_when_printed() -> None:
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "dataset,method\nmnist,pate\n"])
 def test_another_table_is_refused(text: str) -> None:
-    with pytest.raises(BenchError, match=r"this is no leaderboard\.csv"):
+    with pytest.raises(BenchError, match=r"this is not a leaderboard\.csv"):
         changes(text, text)

@@ -102,7 +102,7 @@ def test_the_four_marks() -> None:
     assert board.rows[0].claim is Claim.DATA_DEPENDENT, "an audit has other votes than the run"
     assert "refuted by release if read for any votes" in board.rows[0].claim_reason
     assert "refuted by experiment, if read for any votes: release" in board.rows[0].remarks
-    assert "| above the claim, which is about the votes of its run alone, by release |" in audits_page(board)
+    assert "| above the claim, which covers only the votes of its own run, by release |" in audits_page(board)
 
 
 def test_a_figure_after_the_fact_neither_supports_a_claim_nor_lets_an_audit_refute_it() -> None:

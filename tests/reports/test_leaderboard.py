@@ -308,6 +308,6 @@ def test_a_done_cell_without_accuracy_is_named() -> None:
     board = build_board([whole.model_copy(update={"utility": None}), whole.model_copy(update={"privacy": None})])
     assert board.rows == []
     assert [why for _, why in board.refused] == [
-        "it is done, and states no accuracy",
-        "it is done, and states no epsilon",
+        "it is done, but states no accuracy",
+        "it is done, but states no epsilon",
     ]

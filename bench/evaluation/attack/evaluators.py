@@ -142,7 +142,7 @@ def train_committee(
         check_disjoint("the evaluators' training images", seen, name, others)
     check_disjoint("the evaluators' training images", seen, "the images held out to test them", digests(held_out[0]))
     if missing := (labels.bincount(minlength=facts.classes) == 0).nonzero().flatten().tolist():
-        raise BenchError(f"no evaluator can learn class {missing[0]}: there is no image of it to train on. Add one.")
+        raise BenchError(f"class {missing[0]} has no image for the evaluators to train on. Add at least one.")
     content = hashlib.sha256(images.cpu().numpy().tobytes() + labels.cpu().numpy().tobytes()).hexdigest()
     depends = {
         "version": VERSION,

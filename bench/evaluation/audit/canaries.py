@@ -154,8 +154,8 @@ def _choose(private: PrivateData, number: int, generator: np.random.Generator) -
     free = order[rank < sizes[labels[order]] // 2]
     if number > len(free):
         raise BenchError(
-            f"too few private records for so many canaries: they take {number} places, and {len(free)} of "
-            f"{len(labels)} can be given up without emptying a class. Lower --canaries."
+            f"too few private records for this many canaries: they need {number} places, but only {len(free)} of "
+            f"{len(labels)} records can be replaced without emptying a class. Lower --canaries."
         )
     taken: NDArray[np.int64] = free[:number]
     return taken

@@ -34,9 +34,9 @@ def pair_for(
     elif least > seconds:
         why = f"it takes {least:.0f} seconds or more, and --minutes gives it {seconds:.0f}"
     else:
-        why = "only the method knows which records are one client's"
+        why = "without a client, the others' records would move"
         try:
-            pair = full_size_pair(METHODS.get(cell.method), cell.config, source.material(cell.dataset))
+            pair = full_size_pair(METHODS.get(cell.method), cell.config, source.material(cell.dataset), cell.seed)
         except BenchError as error:
             why = str(error)
     if pair is None:

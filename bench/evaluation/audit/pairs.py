@@ -16,7 +16,9 @@ import torch
 
 from bench.core.config import DataclassInstance
 from bench.core.errors import BenchError
+from bench.core.progress import Progress
 from bench.core.rows import Change
+from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Facts, PrivacyUnit, PrivateData
 from bench.data.splits import Materialised
 from bench.data.text import FIRST_WORD, is_text
@@ -24,6 +26,8 @@ from bench.evaluation.check.check_data import generated
 from bench.interface.method import Method
 from bench.models.build import build
 from bench.models.feature_net import OnFixedMap
+from bench.storage.cache import Cache
+from bench.training.context import Context
 
 SIDE = 8  # image side in pixels
 PUBLIC = 64  # minimum number of public images
@@ -65,15 +69,24 @@ def worst_pairs(method: type[Method], config: DataclassInstance, facts: Facts, d
     return [*found, *_own(method, config, facts, delta)]
 
 
-def full_size_pair(method: type[Method], config: Any, material: Materialised) -> WorstPair | None:
-    """Return the row's own private set and a neighbour that differs in the first record, or None if unknown.
+def full_size_pair(method: type[Method], config: Any, material: Materialised, seed: int) -> WorstPair | None:
+    """Return the row's own private set and a neighbour that differs in the first record or client, or None if unknown.
 
-    None if a whole client may be absent: only the method knows which records are its own.
+    A client keeps its labels, on which it may depend which records are its own. None if a whole client may be absent:
+    the others' records would move. `seed` is the row's.
     """
     private, absent = material.private, method.adjacency is Adjacency.ADD_REMOVE
     if absent and method.unit is PrivacyUnit.CLIENT:
         return None
-    if absent:
+    which = f"one record of {len(private):,}"
+    if method.unit is PrivacyUnit.CLIENT:
+        context = Context(torch.device("cpu"), Streams(seed), Cache(None, {}), Progress())
+        clients = method(config, private.facts).clients(private, context)
+        rows = torch.from_numpy(clients[0])
+        images, labels = private.images.clone(), private.labels
+        images[rows] = 255 - images[rows]
+        which, changed = f"the {len(rows):,} records of one client of {len(clients):,}", "other images"
+    elif absent:
         images, labels = private.images[1:], private.labels[1:]
         changed = "present or absent"
     else:
@@ -84,7 +97,7 @@ def full_size_pair(method: type[Method], config: Any, material: Materialised) ->
             images[0] = 255 - images[0]
             changed = "another image and label"
     other = dataclasses.replace(private, images=images, labels=labels)
-    name = f"the row's own data, one record of {len(private):,}, {changed}"
+    name = f"the row's own data, {which}, {changed}"
     return WorstPair(name, _values(config), private.facts, private, other, material, ())
 
 

@@ -86,17 +86,22 @@ def renamed_source(public: PublicData, classes: int, seed: int = 0) -> PublicDat
 
 
 def clients_replaced(
-    data: PrivateData, clients: Sequence[NDArray[np.int64]], seed: int = 0, *, half: bool = False
+    data: PrivateData, clients: Sequence[NDArray[np.int64]], which: Variant, seed: int = 0
 ) -> tuple[PrivateData, int]:
-    """Return `data` with other images under the labels of one client, or of half of them, and their number.
+    """Return `data` with other images or labels of one client, or other images of half of them, and their number.
 
-    The one client has several records, if any has; its images are patterns, which move its sums farther than unrelated
-    images, as smooth as the given ones.
+    The one client has several records, if any has; its images become patterns, which move its sums farther than
+    unrelated images, as smooth as the given ones. Its labels become the class that it has fewest of.
     """
+    half = which == "clients"
     several = [rows for rows in clients if len(rows) > 1] or [rows for rows in clients if len(rows)]
     number = max(1, len(several) // 2) if half else 1
     chosen = np.random.default_rng([seed, 9]).permutation(len(several))[:number]
     rows = torch.from_numpy(np.concatenate([several[place] for place in chosen]))
+    if which == "client's labels":
+        labels = data.labels.clone()
+        labels[rows] = data.labels[rows].bincount(minlength=data.facts.classes).argmin()
+        return dataclasses.replace(data, labels=labels), number
     images = data.images.clone()
     images[rows] = (unrelated(data, seed=seed) if half else unusual(data, seed)).images[rows]
     return dataclasses.replace(data, images=images), number
@@ -269,10 +274,12 @@ class Few:
         return int(np.flatnonzero(rows == (np.flatnonzero(times == 1)[0] if self.alone else times.argmax()))[0])
 
 
-Variant = Literal["given", "unrelated", "renamed", "absent", "client", "clients"] | int | Step | Lone | Few
+Variant = (
+    Literal["given", "unrelated", "renamed", "absent", "client", "clients", "client's labels"] | int | Step | Lone | Few
+)
 """A private set made from another; a number selects a neighbour, and "absent" is the set without one record. In
-"client" one client's records have other images, and in "clients" those of half of them; :func:`clients_replaced` makes
-these."""
+"client" one client's records have other images, in "client's labels" other labels, and in "clients" the records of half
+of the clients have other images; :func:`clients_replaced` makes these."""
 
 
 def lacks_one(unit: PrivacyUnit, adjacency: Adjacency) -> bool:
@@ -317,7 +324,7 @@ def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, adjacency: 
     if which == "absent":
         kept = torch.arange(len(data)) != absent_place(which, len(data), unit, adjacency, seed)
         return dataclasses.replace(data, images=data.images[kept], labels=data.labels[kept])
-    if which == "given" or which == "client" or which == "clients":
+    if which == "given" or which == "client" or which == "clients" or which == "client's labels":
         return dataclasses.replace(data, images=data.images.clone(), labels=data.labels.clone())
     return neighbour(data, unit, which, seed)
 

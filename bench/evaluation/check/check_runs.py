@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import re
 import secrets
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from bench.core.errors import BenchError, no_exit
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
-from bench.core.types import Facts, PrivateData, PublicData
+from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
 from bench.evaluation.check import check_data
 from bench.evaluation.check.check_data import Few, Variant
@@ -45,6 +46,7 @@ from bench.privacy.mechanisms.noise import Noise, SeededNoise, Silence, salted_n
 from bench.storage.cache import Cache
 from bench.training.by_record import require_fixed_positions
 from bench.training.context import Context
+from bench.training.divergence import CollapsedError
 from bench.training.features import student_logits
 
 SHARDS = 2  # parts of a shared artefact that runs at even seeds make beforehand, as a grid may
@@ -149,6 +151,7 @@ class Outcome:
     before: list[dict[str, Any]] | None = None  # those of the other cell's run, with other noise
     stated: list[dict[str, Any]] | None = None  # the method's charges() in this form, if it states them
     products: tuple[Product, ...] = ()
+    artefacts: dict[str, int] = field(default_factory=dict)  # the number of cached artefacts of each kind
     predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     accuracy: float = 0.0
 
@@ -233,9 +236,9 @@ def run_once(
     cache.refuse_answers(ledger)
     streams.seed_globals()
     bound = method(method.Config(**trial.config), private.facts)
-    clients = 0  # the number of those with other images
-    if which in ("client", "clients"):
-        private, clients = _clients_replaced(bound, private, context, seed, half=which == "clients")
+    clients = 0  # the number of those with other images or labels
+    if which == "client" or which == "clients" or which == "client's labels":
+        private, clients = _clients_replaced(bound, private, context, seed, which)
     before = _handed(private, public)
     with contextlib.suppress(BenchError):  # once per process, before `kernels` compares products
         require_fixed_positions()
@@ -245,7 +248,13 @@ def run_once(
             if method.shardable and row is None and trial.seed % 2 == 0 and not isinstance(which, Few):
                 for shard in range(SHARDS):
                     bound.make_shard(private, public, context, shard, SHARDS)
-            released = bound.train_checked(private, public, ledger, context)
+            try:
+                released: Released | CollapsedError = bound.train_checked(private, public, ledger, context)
+            except CollapsedError as error:
+                if row is None:
+                    raise
+                released = error  # its record shows these images
+            words = "" if isinstance(which, Few) else _words_of_claim(bound, ledger)
             watch.threads_ended()
     except Exception as error:
         if tape is None:
@@ -256,49 +265,73 @@ def run_once(
         moved = _moved(taping, tape, method, clients, absent)
         return Outcome(difference=said, moved=moved, outside=_outside(watch, taping, originals))
     taping.finish(ledger.events)
-    with watched(watch):
-        try:
-            logits = student_logits(released.student.eval(), material.test_images, context, alone=True)
-        except BenchError as error:
-            raise Rejected(str(error).removesuffix(".")) from None
-    # The record's accuracy is measured on the student in memory, which may hold more than its weights.
-    seen = [*released_parts(released), ("the student's outputs on test images", digest_of(logits))]
-    nets = {"student": released.student, "generator": released.generator}
-    seen += [(f"what the {name} holds besides its weights", fingerprint(net)) for name, net in nets.items() if net]
+    predicted = material.test_labels[:0]
+    if isinstance(released, CollapsedError):
+        seen = [("the error of the failed run", str(released))]
+        seen += [(f"the {name} of the failed run", digest_of(getattr(released, name))) for name in ("images", "labels")]
+    else:
+        with watched(watch):
+            try:
+                logits = student_logits(released.student.eval(), material.test_images, context, alone=True)
+            except BenchError as error:
+                raise Rejected(str(error).removesuffix(".")) from None
+        predicted = logits.argmax(1).cpu()
+        # The record's accuracy is measured on the student in memory, which may hold more than its weights.
+        seen = [*released_parts(released), ("the student's outputs on test images", digest_of(logits))]
+        nets = {"student": released.student, "generator": released.generator}
+        seen += [(f"what the {name} holds besides its weights", fingerprint(net)) for name, net in nets.items() if net]
     seen += [(f"event {number}", json.dumps(event.as_dict())) for number, event in enumerate(ledger.events, 1)]
     seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
+    seen += [("the words of its claim", words)]
+    made = {kind: sum(counts) for kind, counts in cache.counts().items()}
     outcome = Outcome(seen, ledger.bypasses, len(ledger.events), bool(taping.given), difference=taping.difference)
+    outcome = dataclasses.replace(outcome, artefacts=made)
     written = _handed(private, public) != before
     outside = "its code writes into the records that it was given" if written else _outside(watch, taping, originals)
     outcome = dataclasses.replace(outcome, outside=outside)
     if tape is not None:
         calls = taping.calls if keep else []
         return dataclasses.replace(outcome, moved=_moved(taping, tape, method, clients, absent), calls=calls)
-    if row is not None and row.digest:
+    if row is not None and row.digest and isinstance(released, Released):
         outcome = dataclasses.replace(outcome, sha256=save_released(released, folder / "student"))
-    charges, predicted = bound.charges(), logits.argmax(1).cpu()
-    accuracy = float((predicted == material.test_labels).double().mean())
+    charges, accuracy = bound.charges(), 0.0
+    if len(predicted):
+        accuracy = float((predicted == material.test_labels).double().mean())
     return dataclasses.replace(
         outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy, products=tuple(kernels.products),
         charged=stored(ledger.events), stated=None if charges is None else stored(charges),
     )  # fmt: skip
 
 
+def _words_of_claim(method: Method, ledger: Ledger) -> str:
+    """Return the source and the note of the claim after the run, with up to 12 digits of the note as #.
+
+    A data-dependent claim may state the order of its bound, which depends on the votes, but nothing else of them.
+    """
+    claim = method.claimed_after(1e-5, ledger)
+    few = sum(letter.isdecimal() for letter in claim.note) <= 12
+    return f"{claim.source}; {re.sub('[0-9]+', '#', claim.note) if few else claim.note}"
+
+
 def _clients_replaced(
-    method: Method, private: PrivateData, context: Context, seed: int, *, half: bool
+    method: Method, private: PrivateData, context: Context, seed: int, which: Variant
 ) -> tuple[PrivateData, int]:
-    """See :func:`clients_replaced`; refuse clients that share records or depend on images."""
+    """See :func:`clients_replaced`; refuse clients that share records or depend on images.
+
+    Labels stay as they are where they decide which client a record belongs to.
+    """
     try:
         clients = method.clients(private, context)
     except NotImplementedError as error:
         raise Rejected(str(error)) from None
-    other, number = check_data.clients_replaced(private, clients, seed, half=half)
+    other, number = check_data.clients_replaced(private, clients, which, seed)
     if not np.array_equal(np.sort(np.concatenate(clients)), np.arange(len(private))):
         raise Rejected("its clients share records or leave some out, so changing one client's data changes others'")
-    for before, after in zip(clients, method.clients(other, context), strict=True):
-        if not np.array_equal(before, after):
-            raise Rejected("other images of one client change which client records belong to")
-    return other, number
+    if all(map(np.array_equal, clients, method.clients(other, context))):
+        return other, number
+    if which == "client's labels":
+        return private, number
+    raise Rejected("other images of one client change which client records belong to")
 
 
 def _handed(private: PrivateData, public: PublicData) -> list[str]:

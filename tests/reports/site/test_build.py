@@ -243,7 +243,7 @@ def test_a_record_without_an_accuracy_is_refused_by_name_and_the_rest_is_shown(t
     assert "mnist-worse-10.0-s0" in to_markdown(board)
     write_site(tmp_path, Source(found))
     index = Page((tmp_path / "site" / "index.html").read_text())
-    assert "it is done, and states no accuracy" in index.text
+    assert "it is done, but states no accuracy" in index.text
     assert dead_links(tmp_path / "site") == []
 
 
@@ -302,7 +302,7 @@ def test_command_writes_the_site_and_warns_of_what_it_does_not_show(tmp_path: Pa
         (run.records_path / f"{one.key}.json").write_text(one.to_json())
     code, err, _ = leaderboard(str(run.path))
     assert code == 0
-    assert "warning: mnist-worse-10.0-s0 is not shown: it is done, and states no accuracy" in err
+    assert "warning: mnist-worse-10.0-s0 is not shown: it is done, but states no accuracy" in err
     assert dead_links(run.path / "site") == []
     assert "DGD Tab.\u00a0I" in (run.path / "site" / "index.html").read_text()
 
