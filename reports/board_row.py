@@ -30,6 +30,8 @@ class BoardRow(SeedGroup):
     """The last rank of its group."""
     unranked: str = ""
     """Why the row holds no rank."""
+    earlier: str = ""
+    """The source hash of its plug-in, if the newest record of its method is from another source."""
     gap: float | None = None
     """For the first row of a band: how many points lower a method must be to differ significantly, answers unknown."""
 
@@ -54,6 +56,8 @@ class BoardRow(SeedGroup):
     def remarks(self) -> tuple[str, ...]:
         """Texts with caveats on the row."""
         spread, remarks = self.seed_spread, list(remarks_of(self))
+        if self.earlier:
+            remarks.insert(0, f"an earlier version of its file (SHA-256 {self.earlier[:8]}...)")
         if spread is None:
             remarks.append("one seed: the interval covers test records only")
         elif spread.borrowed:

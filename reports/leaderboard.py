@@ -71,6 +71,10 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
         BoardRow(group, [audit for record in group for audit in of_student[record.key]], lost[key])
         for key, group in groups.items()
     ]
+    newest = newest_sources(record for group in groups.values() for record in group)
+    for row in board.rows:
+        if (plugin := row.records[0].cell.plugin) is not None and newest[row.method] != plugin.source_sha256:
+            row.earlier = plugin.source_sha256
     set_spreads(board.rows)
     _set_baselines(board.rows)
     board.rows.sort(key=_order)
@@ -80,6 +84,12 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
     board.failures.sort(key=lambda record: record.key)
     board.refused.sort()
     return board
+
+
+def newest_sources(records: Iterable[Record]) -> dict[str, str]:
+    """Return the source hash of each plug-in's newest record, by method."""
+    dated = sorted(records, key=lambda record: record.provenance.started)
+    return {record.method: record.cell.plugin.source_sha256 for record in dated if record.cell.plugin is not None}
 
 
 def _set_baselines(rows: Sequence[BoardRow]) -> None:

@@ -165,7 +165,7 @@ def print_board(
     `units` restricts the rows, and `most`, if positive, those of each band of a long table. Failed cells have no unit
     and are always printed, with their logs if they are in `out`.
     """
-    from bench.reports.leaderboard import COLUMNS, build_board, cells_of
+    from bench.reports.leaderboard import COLUMNS, build_board, cells_of, newest_sources
     from bench.results.audited import with_audits
 
     if json_:
@@ -200,6 +200,8 @@ def print_board(
                 line["claim"] = line["claim"].removesuffix(" by experiment")
                 line["remarks"] = ", ".join(str(notes.setdefault(text, len(notes) + 1)) for text in row.remarks)
             least = ESSENTIAL - ({"proven"} if "proven, replace-one" in shown else set())
+            if len({line["preset"] for line in lines}) > 1:
+                least = least | {"preset"}
             kept = (shown, [name for name in shown if name != "time"], [name for name in shown if name in least])
             fits = (few for few in kept if fits_unfolded(few, [[line[name] for name in few] for line in lines]))
             few = next(fits, kept[-1])
@@ -212,12 +214,21 @@ def print_board(
         if hidden:
             print_fields(f"not shown at this width: {'; '.join(hidden)}. --json has them.")
         for text, number in notes.items():
-            of = dict.fromkeys(row.method for row in rows if text in row.remarks)
+            some = {row.method for row in rows if text not in row.remarks}
+            of = dict.fromkeys(
+                f"{row.method} at {cells_of(row)['target epsilon (basis)']}" if row.method in some else row.method
+                for row in rows if text in row.remarks
+            )  # fmt: skip
             print_fields(f"{number if 'remarks' in shown else ', '.join(of)}: {text}")
         if len(rows) < every:
             print_fields(f"{every - len(rows)} more rows: see the pages, or --json.")
+    newest = newest_sources(records)
+    old = [one for one in board.failures if one.cell.plugin and newest.get(one.method) != one.cell.plugin.source_sha256]
     for record in board.failures:
-        echo(f"failed: {record.key}: {record.failure.words(out) if record.failure else ''}")
+        if record not in old:
+            echo(f"failed: {record.key}: {record.failure.words(out) if record.failure else ''}")
+    if old:
+        echo(f"not shown: {counted(len(old), 'failed cell')} of earlier versions of a method's file")
     for key, why in board.refused:
         echo(f"not shown: {key}: {why}")
 

@@ -128,7 +128,7 @@ def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
             claim = tuned_claim(one, proven(ledger.events, cell.delta))
     except _NoVotes:
         return [], ["the claimed epsilon depends on votes"]
-    except (BenchError, TypeError) as error:
+    except Exception as error:  # noqa: BLE001 (of a plug-in)
         return [f"its claim cannot be computed again: {str(error).rstrip('.')}. Run its cell again."], []
     said = (privacy.claimed.source, privacy.claimed.note)
     if not same(privacy.claimed.epsilon, claim.epsilon) or said != (claim.source, claim.note):

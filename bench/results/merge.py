@@ -125,7 +125,7 @@ def with_answers(there: Record, record: Record) -> Record:
     if there.utility is None or record.utility is None or student_of(there) != student_of(record):
         return there
     own, other = (utility.model_dump(exclude_none=True) for utility in (there.utility, record.utility))
-    if "answers" in own or "answers" not in other or own | other != other:
+    if "answers" in own or "answers" not in other or other | own != other:
         return there
     return there.model_copy(update={"utility": record.utility})
 

@@ -10,6 +10,7 @@ import pytest
 
 from bench.core.errors import BenchError
 from bench.interface.registry import METHODS, import_file
+from bench.reports.leaderboard import build_board
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from helpers.commands import Done, bench
@@ -56,6 +57,9 @@ def test_an_edited_file_is_run_again(tmp_path: Path) -> None:
     assert bad < 0.2
     assert len({record.cell.plugin.source_sha256 for record in records(out) if record.cell.plugin}) == 2
     assert len({record.key for record in records(out)}) == 2
+    told = {row.accuracy > 50: row.remarks[0] for row in build_board(records(out)).rows}
+    assert told[True].startswith("an earlier version of its file (SHA-256 ")
+    assert not told[False].startswith("an earlier version")
 
 
 def test_two_files_of_one_name(tmp_path: Path) -> None:

@@ -125,3 +125,12 @@ def test_broken_plugin_is_listed_and_stops_nothing_else(monkeypatch: pytest.Monk
     assert "stops (stops:thing) raises KeyboardInterrupt" in made.broken["stops (stops:thing)"]
     with pytest.raises(UnknownNameError, match="nowhere"):
         made.get("half")
+
+
+def test_a_method_whose_file_is_not_listed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = {name: entry for name, entry in METHODS.index().items() if name != "rr"}
+    monkeypatch.setattr("bench.methods.INDEX", index)
+    for members in (METHODS.members, sys.modules):
+        monkeypatch.delitem(members, {id(sys.modules): "bench.methods.label.rr"}.get(id(members), "rr"), raising=False)
+    with pytest.raises(UnknownNameError, match=r"label/rr\.py registers it: add its entry to INDEX in .*methods"):
+        Registry("method", "bench.methods", "bench.no_such_group").get("rr")

@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import save_file
 
 from bench.core.errors import BenchError
-from bench.core.types import Released
+from bench.core.types import Facts, Released
 from bench.experiments.release import FORMAT, load_released, save_released
 from bench.models.build import build
 from bench.models.frozen_backbone import frozen_transfer, random_backbone
+from bench.models.rebuild import make_student
 
 OPTIONS = {"num_classes": 4, "in_chans": 1, "img_size": 8}
 
@@ -99,3 +100,9 @@ def test_a_worker_builds_the_trained_part_of_a_teacher_by_its_name() -> None:
         "from bench.models.build import build; assert len(list(build('above_frozen', 3, 1, 8).parameters())) == 2"
     )
     subprocess.run([sys.executable, "-c", build_it], check=True)
+
+
+def test_a_student_that_no_release_may_hold_is_refused_before_training() -> None:
+    facts = Facts("digits", 10, 10, 10, 4, (1, 8, 8))
+    with pytest.raises(BenchError, match=r"small_cnn in a release is not built with such options .trees: "):
+        make_student("small_cnn", facts, torch.Generator(), trees=5)

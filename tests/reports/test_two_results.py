@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import bench
@@ -14,6 +15,8 @@ from bench.cli.main import app
 from bench.core.errors import BenchError
 from bench.reports.papers.evidence import read_evidence
 from bench.reports.runs import read_runs
+from bench.results.answers import Answers
+from bench.results.record import Student
 from bench.results.run_dir import RunDir
 from helpers.paths import BOARD
 from helpers.records import failed, provenance, record
@@ -88,3 +91,21 @@ def test_different_audits_and_attacks_of_one_key_are_an_error(folders: list[Path
 
 def test_the_committed_directories_agree() -> None:
     assert len(read_runs([BOARD, BOARD / "ablations"], "").records) > 1000
+
+
+def test_a_run_that_adds_only_the_answers_counts_as_the_same_result(folders: list[Path]) -> None:
+    """Records of older versions lack them."""
+    student = Student(name="linear", options={}, parameters=1, sha256="0" * 64, file="released/a.safetensors")
+    whole = record(student=student)
+    assert whole.utility is not None
+    answers = Answers.of(torch.eye(10), torch.zeros(10, dtype=torch.int64))
+    utility = whole.utility.model_copy(update={"answers": answers, "test_records": 10, "accuracy": 0.1})
+    whole = whole.model_copy(update={"utility": utility.model_copy(update={"answers": None})})
+    RunDir(folders[0]).write_record(whole)
+    RunDir(folders[1]).write_record(whole.model_copy(update={"utility": utility}))
+    for order in (folders, folders[::-1]):
+        (read,) = read_runs(order, "none").records.values()
+        assert read.utility == utility
+    RunDir(folders[0]).write_record(record(student=student, accuracy=0.25))
+    with pytest.raises(BenchError, match="contain different results"):
+        read_runs(folders, "none")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench.results.text import Toward, epsilon_digits, epsilon_text, percent_text
+from bench.results.text import Toward, claimed_text, epsilon_digits, epsilon_text, percent_text
 
 epsilons = st.floats(0, 1e300) | st.floats(0, 20) | st.integers(0, 10**7).map(lambda n: n / 100)
 
@@ -93,3 +93,10 @@ def test_small_large_and_special_epsilons(epsilon: float | None, toward: Toward,
 def test_shares_are_rounded_outwards() -> None:
     assert [percent_text(0.3891437, toward) for toward in ("down", "nearest", "up")] == ["38.91", "38.91", "38.92"]
     assert percent_text(0.29, "up") == percent_text(0.29, "down") == "29.00"
+
+
+def test_a_claim_that_equals_the_proof_is_printed_like_it() -> None:
+    one = 1.381948573735064
+    assert claimed_text(one, one * (1 + 1e-12)) == epsilon_text(one, "up") == "1.39"
+    assert claimed_text(one, 1.4) == claimed_text(one, None) == "1.38"
+    assert claimed_text(math.inf, math.inf) == "∞"

@@ -84,8 +84,8 @@ def bounded(moved: str) -> None:
         raise Rejected(
             f"{moved}. The noise is sized for less than the effect of one record. State the sensitivity that holds for "
             "all data, clip, or give each record to one teacher only. If the stated sensitivity is right, a "
-            "record's values may depend on other records through rounding: use bench.interface.nearest for distances "
-            "and bench.interface.in_equal_batches for a net's outputs"
+            "record's values depend on other records: compute them from that record alone. Even rounding counts: use "
+            "bench.interface.nearest for distances and bench.interface.in_equal_batches for a net's outputs"
         )
 
 

@@ -166,9 +166,10 @@ def walk(given_at: Callable[[int], list[Given] | str], length: int, adjacency: A
     """Return a violation between two points on a path of data sets, each with one more changed or removed record.
 
     ``given_at(k)`` runs the method with `k` changed records and returns its mechanisms' inputs, or how the run left the
-    tape. Bisects the path towards the larger movement for at most `patience` seconds; empty if nothing is found.
+    tape. Bisects the path towards the larger movement for at most `patience` seconds of this process; empty if nothing
+    is found.
     """
-    begin, low, high = time.monotonic(), 0, length
+    begin, low, high = time.process_time(), 0, length
     seen: dict[int, list[Given]] = {}
 
     def move(start: int, end: int) -> float:
@@ -183,7 +184,7 @@ def walk(given_at: Callable[[int], list[Given] | str], length: int, adjacency: A
     while True:
         found = violation(seen[low], seen[high], adjacency, high - low)
         middle = (low + high) // 2
-        if found or middle == low or time.monotonic() - begin > patience:
+        if found or middle == low or time.process_time() - begin > patience:
             return found
         halfway = given_at(middle)
         if isinstance(halfway, str):
