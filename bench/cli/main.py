@@ -22,6 +22,7 @@ from bench.cli import (
     epsilon,
     export,
     leaderboard,
+    new,
     publish,
     report,
     run,
@@ -65,6 +66,7 @@ app.command("cancel", short_help="Stop all processes and jobs of a run directory
 app.command("logs", short_help="Print the output of a launched cell, audit or attack.")(run.logs)
 app.command("attack", short_help="Attack the students of a run directory.")(attack.attack)
 app.command("audit", short_help="Bound the epsilon of each student from below.")(attack.audit)
+app.command("new", short_help="Write a small method, to start from.")(new.new)
 app.command("check", short_help="Test whether a method bypasses its mechanisms.")(check.check)
 app.command("choose", epilog=choose.EXAMPLES, short_help="Rank the methods within a budget.")(choose.choose)
 app.command("compare", epilog=compare.EXAMPLES, short_help="Compare two rows of the board.")(compare.compare)
