@@ -14,7 +14,8 @@ import torch
 from bench.core.config import Preset, as_dict, build_config
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Basis, Budget, Claim, Facts, PrivacyUnit, PrivateData, Released
-from bench.evaluation.audit.pairs import WorstPair, worst_pairs
+from bench.evaluation.audit.pairs import WorstPair, full_size_pair, worst_pairs
+from bench.evaluation.check.check_data import generated
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.methods.pate.naive_bayes import Ints, group_counts, log_means, record_groups, word_votes
@@ -215,3 +216,18 @@ def test_a_pair_that_costs_otherwise_is_refused() -> None:
 def test_equal_settings_are_no_change() -> None:
     pair = worst_pairs(Own, Config(), FACTS["digits"], DELTA)[0]
     assert pair.config == as_dict(Config())
+
+
+def test_at_full_size_a_whole_client_has_other_images() -> None:
+    method, config, _ = pairs_of("fed-dpsd", "digits")
+    material = generated(FACTS["digits"])
+    pair = full_size_pair(method, config, material, seed=3)
+    assert pair is not None
+    changed = (pair.first.images != pair.second.images).flatten(1).any(1)
+    assert torch.equal(pair.first.labels, pair.second.labels)
+    assert changed[0]
+    who = f"the {int(changed.sum())} records of one client of {config.clients}"
+    assert pair.name == f"the row's own data, {who}, other images"
+    for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
+        assert torch.equal(one.images[changed], 255 - other.images[changed])
+    assert full_size_pair(METHODS.get("dp-fedavg"), None, material, seed=3) is None

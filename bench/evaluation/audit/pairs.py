@@ -47,8 +47,8 @@ ENOUGH = {
 class WorstPair:
     """Two adjacent private sets, and the settings with which a method is trained on both.
 
-    `facts` and the public data are the same for both. They differ in the first record; it is absent from `second` under
-    add-remove adjacency.
+    `facts` and the public data are the same for both. They differ in the first record, and at unit client in all of its
+    client's; it is absent from `second` under add-remove adjacency.
     """
 
     name: str
@@ -82,7 +82,7 @@ def full_size_pair(method: type[Method], config: Any, material: Materialised, se
     if method.unit is PrivacyUnit.CLIENT:
         context = Context(torch.device("cpu"), Streams(seed), Cache(None, {}), Progress())
         clients = method(config, private.facts).clients(private, context)
-        rows = torch.from_numpy(clients[0])
+        rows = torch.from_numpy(next(part for part in clients if 0 in part))
         images, labels = private.images.clone(), private.labels
         images[rows] = 255 - images[rows]
         which, changed = f"the {len(rows):,} records of one client of {len(clients):,}", "other images"
