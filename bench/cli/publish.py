@@ -10,6 +10,7 @@ import typer
 
 from bench.cli.options import Json
 from bench.core.errors import BenchError
+from bench.core.printable import counted
 from bench.core.progress import echo, open_progress, print_json, print_table
 from bench.storage.interrupts import Stopped, stopping_signals
 
@@ -79,15 +80,20 @@ def _print(found: Publication, pages: list[Path], *, json_: bool) -> None:
         unchecked = [{"what": what, "records": count} for what, count in found.unchecked.items()]
         print_json({"items": items, "unchecked": unchecked, "pages": [str(page) for page in pages]})
         return
-    quiet = (Fate.SKIPPED, Fate.COMPLETED)
+    written = {Fate.ADDED, Fate.REPLACED, Fate.REMOVED}
+    quiet = {Fate.SKIPPED, Fate.COMPLETED, *(written if found.refused else ())}
     refused = {item.name for item in found.refused}
     rows = [
         (item.fate.value, item.kind, item.name, item.why)
         for item in found.items
         if item.fate not in quiet and (item.fate is Fate.REFUSED or item.name not in refused)
     ]
-    many = Counter((item.fate.value, item.kind, item.why) for item in found.items if item.fate in quiet)
-    rows += [(fate, kind, f"{count} files", why) for (fate, kind, why), count in sorted(many.items())]
+    many = Counter(
+        ("not written" if item.fate in written else item.fate.value, item.kind, item.why)
+        for item in found.items
+        if item.fate in quiet and item.name not in refused
+    )
+    rows += [(fate, kind, counted(count, "file"), why) for (fate, kind, why), count in sorted(many.items())]
     print_table("publication", ("what", "kind", "file", "why"), rows)
     for what, count in sorted(found.unchecked.items()):
         echo(f"not checked for {count} records: {what}")
