@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.core.seeds import seeded
 from bench.interface import BenchError, Context, Facts, FitSettings, make_student
 from bench.methods.shared.start_config import ON_BACKBONE, RANDOM, PublicStartConfig
 from bench.methods.shared.transfer import TransferConfig, make_transfer, public_spec, with_digest, words_of
+from bench.models.build import build
 from bench.models.feature_net import FixedMap, OnFixedMap
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
 from bench.models.public_layers import ALL, NONE, VERSION, block_problem, load_layers
@@ -79,9 +81,10 @@ class PublicStart:
     def teacher(self, generator: torch.Generator) -> nn.Module:
         """Return an untrained teacher: public layers and a fresh head."""
         fixed = _fixed(self.spec, self.frozen)
-        inputs = self.facts.shape if fixed is None else (fixed.num_features, 1, 1)
-        facts = replace(self.facts, shape=inputs)
-        above, _ = make_student("above_frozen", facts, generator, **self.options)
+        channels, height, width = self.facts.shape if fixed is None else (fixed.num_features, 1, 1)
+        size = height if height == width else (height, width)
+        with seeded(generator):
+            above = build("above_frozen", self.facts.classes, channels, size, **self.options)
         return above if fixed is None else OnFixedMap(fixed, above, self.facts.classes)
 
     def student(self, generator: torch.Generator) -> tuple[nn.Module, dict[str, Any]]:

@@ -120,7 +120,7 @@ def test_a_closed_terminal_ends_a_run_in_words(tmp_path: Path) -> None:
     [
         (Outcome(left=2), Reuse.DONE, 1, "2 cells are left without a readable record"),
         (Outcome(left=1, stopped=15), Reuse.DONE, 143, "Give the same command again to resume."),
-        (Outcome(left=1, stopped=15), Reuse.NONE, 143, "The same command repeats all cells"),
+        (Outcome(left=1, stopped=15), Reuse.NONE, 143, "With --reuse none, the same command runs all cells again"),
     ],
 )
 def test_cells_that_are_left_are_said_and_no_success(
