@@ -304,7 +304,7 @@ def run_once(
 
 
 def _words_of_claim(method: Method, ledger: Ledger) -> str:
-    """Return the source and the note of the claim after the run, with up to 12 digits of the note as #.
+    """Return the source and the note of the claim after the run; if the note has at most 12 digits, numbers become #.
 
     A data-dependent claim may state the order of its bound, which depends on the votes, but nothing else of them.
     """
