@@ -10,7 +10,15 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 BOARD = Path("leaderboards")
-KINDS = ("records/*.json", "audits/*.json", "attacks/*.json", "ablations/records/*.json", "reported/*", "figures.json")
+KINDS = (
+    "records/*.json",
+    "audits/*.json",
+    "attacks/*.json",
+    "ablations/records/*.json",
+    "reported/*",
+    "figures.json",
+    "replays.json",
+)
 
 
 class BuildWithRecords(build_py):

@@ -14,6 +14,7 @@ from bench.results.attack_record import AuditRecord
 from bench.results.audited import audited_of, informed_of
 from bench.results.candidates import named
 from bench.results.record import Audited
+from bench.results.replays import Replay
 from bench.results.text import audited_text, epsilon_text
 
 
@@ -32,6 +33,8 @@ class BoardRow(SeedGroup):
     """Why the row holds no rank."""
     earlier: str = ""
     """The source hash of its plug-in, if the newest record of its method is from another source."""
+    replay: Replay | None = None
+    """The replay of one of its runs, otherwise of another run of its method on its data set."""
     gap: float | None = None
     """For the first row of a band: how many points lower a method must be to differ significantly, answers unknown."""
 
@@ -166,3 +169,8 @@ class BoardRow(SeedGroup):
     def audited_by(self) -> str:
         """A text on the result of the audit."""
         return "" if self.audit is None else self.audit.audit
+
+    @property
+    def replayed(self) -> str:
+        """The key of the run in :attr:`replay`, or ""."""
+        return "" if self.replay is None else self.replay.key

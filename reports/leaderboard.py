@@ -23,6 +23,7 @@ from bench.results.audited import by_student
 from bench.results.candidates import NAMED
 from bench.results.derived import row_key
 from bench.results.record import Record, Status
+from bench.results.replays import Replay, replay_of
 from bench.results.text import (
     Toward,
     claimed_text,
@@ -54,7 +55,7 @@ class Board:
         return {key: list(rows) for key, rows in groupby(self.rows, lambda row: (row.dataset, row.unit))}
 
 
-def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> Board:
+def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = (), replays: Sequence[Replay] = ()) -> Board:
     """Return the board of `records`; the `audits` of a row's seeds count as one audit with all their runs."""
     board = Board()
     groups: dict[str, list[Record]] = defaultdict(list)
@@ -75,6 +76,7 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
     for row in board.rows:
         if (plugin := row.records[0].cell.plugin) is not None and newest[row.method] != plugin.source_sha256:
             row.earlier = plugin.source_sha256
+        row.replay = replay_of(replays, row.method, row.dataset, row.keys)
     set_spreads(board.rows)
     _set_baselines(board.rows)
     board.rows.sort(key=_order)
@@ -112,11 +114,12 @@ class Source:
     reported: Sequence[Reported] = ()
     homes: dict[str, Path] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    replays: list[Replay] = field(default_factory=list)
 
     @cached_property
     def board(self) -> Board:
         """The board of the records."""
-        return build_board(self.records, self.audits)
+        return build_board(self.records, self.audits, self.replays)
 
     @property
     def owner_only(self) -> bool:
@@ -216,8 +219,9 @@ def to_markdown(board: Board) -> str:
 CSV_COLUMNS = (
     "dataset", "unit", "adjacency", "method", "asked", "basis", "target_adjacency", "delta", "preset", "noise",
     "claimed", "proven", "proven_by", "replace_one", "claim", "claim_reason", "audited", "audit_status", "audited_by",
-    *RISKS, *NAMED.values(), "budget", "place", "place_last", "unranked", "marks", "accuracy", "low", "high", "spread",
-    "official", "drop", "seeds", "collapsed", "public_data", "cost", "remarks", "reduced", "keys", "config",
+    "replayed", *RISKS, *NAMED.values(), "budget", "place", "place_last", "unranked", "marks", "accuracy", "low",
+    "high", "spread", "official", "drop", "seeds", "collapsed", "public_data", "cost", "remarks", "reduced", "keys",
+    "config",
 )  # fmt: skip
 
 

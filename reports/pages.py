@@ -40,7 +40,7 @@ def gather(folders: Sequence[Path]) -> Source:
     printed = read_reported(board / "reported") if board and (board / "reported").is_dir() else []
     return Source(
         list(runs.records.values()), list(runs.audits.values()), list(runs.attacks.values()), printed, homes=runs.homes,
-        warnings=runs.warnings,
+        warnings=runs.warnings, replays=runs.replays,
     )  # fmt: skip
 
 

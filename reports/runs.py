@@ -12,6 +12,7 @@ from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.merge import content_of, with_answers
 from bench.results.published import named, need_published
 from bench.results.record import Record
+from bench.results.replays import Replay, read_replays
 from bench.results.run_dir import RunDir
 
 R = TypeVar("R", Record, AuditRecord, AttackRecord)
@@ -29,6 +30,7 @@ class Runs:
     each: list[tuple[Path, list[Record], list[AttackRecord]]] = field(default_factory=list)
     """The contents of each directory."""
     warnings: list[str] = field(default_factory=list)
+    replays: list[Replay] = field(default_factory=list)
 
     def add(self, known: dict[str, R], found: Iterable[R], path: Path) -> None:
         """Add the rows `found` in `path` to `known`; a success replaces a failure.
@@ -77,6 +79,7 @@ def read_runs(folders: Sequence[Path], advice: str, *, name_empty: bool = False)
         runs.add(runs.audits, audits, path)
         runs.add(runs.attacks, attacks, path)
         runs.each.append((path, read.found, attacks))
+        runs.replays += read_replays(path)
     if not runs.records and runs.warnings:
         more = f" (and {len(runs.warnings) - 1} more)" if len(runs.warnings) > 1 else ""
         raise BenchError(f"no record can be read. {runs.warnings[0].rstrip('.')}{more}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +18,7 @@ from bench.storage.interrupts import Stopped, stopping_signals
 if TYPE_CHECKING:
     from bench.publishing.publish import Publication
 
-Runs = Annotated[list[Path], typer.Argument(help="Run directories.")]
+Runs = Annotated[list[Path] | None, typer.Argument(help="Run directories; none with --all.", show_default=False)]
 Into = Annotated[Path, typer.Option("--into", help="The board: a folder with records, audits and attacks.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only vet the records (seconds); do not write, check or rerun anything.")
@@ -27,41 +28,65 @@ Rerun = Annotated[
     typer.Option("--rerun", help="Key of a cell to rerun; default: the fastest of each method. Repeatable."),
 ]
 NoRerun = Annotated[bool, typer.Option("--no-rerun", help="Do not rerun any cell; say so in the pull request.")]
+All = Annotated[
+    bool,
+    typer.Option("--all", help="Validate the whole board by today's rules: records that fail move to its ablations."),
+]
+Minutes = Annotated[
+    float, typer.Option("--minutes", min=0, help="With --all: start no further check or replay after this time.")
+]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace published records that have the same key.")]
 
 
 def publish(
-    runs: Runs, into: Into = Path("leaderboards"), dry_run: DryRun = False, replace: Replace = False,
-    rerun: Rerun = None, no_rerun: NoRerun = False, json_: Json = False,
+    runs: Runs = None, into: Into = Path("leaderboards"), dry_run: DryRun = False, replace: Replace = False,
+    rerun: Rerun = None, no_rerun: NoRerun = False, all_: All = False, minutes: Minutes = math.inf, json_: Json = False,
 ) -> None:  # fmt: skip
     """Add records, with their audits and attacks, to the board and rebuild its pages. Adds all records or none.
 
     First repeats the planning and the accounting of each record, checks its method, and reruns and replays one cell of
-    each method. If stopped, the same command continues. docs/submitting.md lists the reasons for refusal.
+    each method. If stopped, the same command continues. docs/submitting.md lists the reasons for refusal. With --all,
+    the board's own records are validated again, and the cheapest run of each method and data set is replayed.
     """
     from bench.publishing.outcomes import Outcomes
-    from bench.publishing.publish import examine, opened, rebuild, write
+    from bench.publishing.publish import Fate, examine, opened, rebuild, write
+    from bench.publishing.revalidate import revalidate
     from bench.publishing.verify import demand_audits, verify
 
     if rerun and no_rerun:
         raise BenchError("--rerun and --no-rerun contradict each other: give only one.")
+    if all_ == bool(runs):
+        raise BenchError("name the run directories to publish, or give --all to validate the board: one of the two.")
+    if all_ and (rerun or replace):
+        raise BenchError("--all reruns and replaces no record: give neither --rerun nor --replace with it.")
+    if not all_ and minutes < math.inf:
+        raise BenchError("--minutes belongs to --all.")
     pages: list[Path] = []
     try:
         with opened(into), open_progress(quiet=json_) as progress, stopping_signals():
-            # Plan from scratch: calibrations in someone else's run directory are untrusted.
-            found = examine(runs, into, replace=replace, progress=progress)
-            demand_audits(found)
-            if not found.refused and not dry_run:
-                kept = Outcomes(into)
-                verify(found, kept, progress, rerun=rerun or (), skip_rerun=no_rerun)
-                if not found.refused:
-                    write(found, into)
+            kept = Outcomes(into)
+            if all_:
+                found = revalidate(into, kept, progress, minutes=minutes, rerun=not (no_rerun or dry_run))
+            else:
+                # Plan from scratch: calibrations in someone else's run directory are untrusted.
+                found = examine(runs or [], into, replace=replace, progress=progress)
+                demand_audits(found)
+                if not (found.refused or dry_run):
+                    verify(found, kept, progress, rerun=rerun or (), skip_rerun=no_rerun)
+            if not (found.refused or dry_run):
+                write(found, into)
+                if not all_:
                     kept.forget()
-                    pages = rebuild(into)
+                pages = rebuild(into)
     except Stopped as stop:
         echo("stopped. Give the same command again.", err=True)
         raise typer.Exit(128 + stop.number) from None
     _print(found, pages, json_=json_)
+    moved = [item for item in found.items if item.fate is Fate.MOVED]
+    if moved:
+        would = "would move" if dry_run else "moved"
+        echo(f"{counted(len(moved), 'record')} {would} to {into / 'ablations'}, with the reasons above.", err=True)
+        raise typer.Exit(1)
     if found.refused:
         count = len(found.refused)
         echo(f"nothing was written: {count} problem{'s' if count > 1 else ''}, listed above.", err=True)

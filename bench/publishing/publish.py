@@ -28,6 +28,7 @@ from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.merge import content_of, student_of, with_answers
 from bench.results.pictures import SIGNATURE, picture_file, read_picture
 from bench.results.record import Record, Status, parse_record
+from bench.results.replays import REPLAYS, Replay, read_replays, replays_text
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
 
@@ -44,6 +45,7 @@ class Fate(StrEnum):
     REMOVED = "removed"
     SKIPPED = "skipped"
     REFUSED = "refused"
+    MOVED = "moved"  # from the board to its ablations
     PASSED = "passed"
     FLAGGED = "flagged"  # passed, with a remark for the reviewer
 
@@ -69,6 +71,7 @@ class Publication:
     added: dict[str, tuple[Record, Path]] = field(default_factory=dict)  # new records and their run directories
     board: dict[str, Record] = field(default_factory=dict)  # the board's records by key, including added ones
     audits: dict[str, dict[str, AuditRecord]] = field(default_factory=dict)  # the board's audits by student and key
+    replays: list[Replay] = field(default_factory=list)  # replays that passed, besides those on the board
 
     @property
     def refused(self) -> list[Item]:
@@ -364,7 +367,10 @@ def write(publication: Publication, into: Path) -> None:
         for aside in (into / folder).glob(".*.tmp"):
             aside.unlink(missing_ok=True)  # left by a killed command, since this one holds the lock
     gone = [into / name for name in publication.gone if name not in publication.files]
-    write_together({into / name: data for name, data in publication.files.items()}, gone)
+    files = {into / name: data for name, data in publication.files.items()}
+    if publication.replays:
+        files[into / REPLAYS] = replays_text([*read_replays(into), *publication.replays]).encode()
+    write_together(files, gone)
 
 
 def rebuild(folder: Path) -> list[Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import math
 import os
 import secrets
@@ -26,7 +28,7 @@ from bench.core.lazy import LazyModule
 from bench.core.progress import Progress
 from bench.core.types import AuditKind, Instrument
 from bench.experiments.device import prepare_device
-from bench.interface.plugin_source import sources_of
+from bench.interface.plugin_source import plugin_of, sources_of
 from bench.interface.registry import METHODS
 from bench.publishing.outcomes import Outcomes
 from bench.publishing.publish import MACHINE, Fate, Item, Publication
@@ -38,6 +40,7 @@ from bench.results.full_size import NO_FULL_SIZE, has_full_size
 from bench.results.merge import content_of
 from bench.results.provenance import Clock
 from bench.results.record import Record
+from bench.results.replays import Replay
 from bench.results.run_dir import RunDir
 from bench.storage.array_store import data_places, user_cache
 
@@ -51,15 +54,16 @@ else:  # with timm, which dry runs do not need
 
 LEAST_SPREAD = 0.005
 """How far another machine's arithmetic may move an accuracy if the seeds of a row differ by less."""
+_UNKNOWN = 3_600.0  # seconds that making an artefact takes if no record says
 _PATIENCE = 30.0  # seconds until a stopped run is killed
 
 
-def demand_audits(found: Publication) -> None:
+def demand_audits(found: Publication, lacking: Fate = Fate.REFUSED) -> None:
     """Refuse each row of added records without a finished audit of any seed, old or new; baselines need none.
 
     One audit must hold a pair of runs at the row's own size, or a note on why it cannot. If all are inconclusive, the
     row is flagged: it counts as not audited. A tuned row cannot be audited, so it needs an audit of its method with
-    fixed settings on the same data.
+    fixed settings on the same data. `lacking` is the fate of rows that are not refused but lack something.
     """
     audited = {(r.method, r.dataset) for r in found.board.values() if r.cell.tuning is None and found.audits.get(r.key)}
     for seeds in grouped((row_key(record), record) for record in found.board.values()).values():
@@ -77,6 +81,7 @@ def demand_audits(found: Publication) -> None:
         if tuned and not audits:
             why = "it is tuned, and no row of its method with fixed settings is audited there. Publish one first."
         if why:
+            fate = lacking if fate is Fate.REFUSED else fate
             found.items.append(Item("record", f"{run.name}/records/{key}.json", fate, why))
 
 
@@ -116,7 +121,7 @@ def verify(
         found.unchecked["whether a cell of theirs gives the same student again (--no-rerun): say so"] = len(records)
     elif not found.refused:
         for record in chosen:
-            seconds = _seconds(record, records)
+            seconds = cold_seconds(record, records)
             once = partial(_again, record, found, seconds, progress)
             found.items.append(kept.once("rerun", record.method, [record], once))
         if not found.refused:
@@ -128,18 +133,18 @@ def _check(found: Publication, records: Sequence[Record], kept: Outcomes, progre
     prepare_device()
     for name in progress.each("checks", names):
         those = [record for record in records if record.method == name]
-        found.items.append(kept.once("check", name, those, partial(_checked, name, those)))
+        found.items.append(kept.once("check", name, those, partial(checked, name, those)))
 
 
-def _checked(name: str, records: Sequence[Record]) -> Item:
-    """Return the outcome of checking the method `name` of `records`."""
+def checked(name: str, records: Sequence[Record], failed: Fate = Fate.REFUSED) -> Item:
+    """Return the outcome of checking the method `name` of `records`; `failed` is the fate if it cannot be checked."""
     try:
         check = checks.check_method(
             METHODS.get(name), seeds=trials.random_seeds(), awake=Preset.QUICK, seconds=checks.SECONDS,
             labels_of=sorted({record.dataset for record in records}),
         )  # fmt: skip
     except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
-        return Item("check", name, Fate.REFUSED, f"it cannot be checked: {type(error).__name__}: {error}")
+        return Item("check", name, failed, f"it cannot be checked: {type(error).__name__}: {error}")
     given = {f"{k}={v}" for record in records for k, v in (record.cell.overrides or {}).items()}
     why = f"{check.verdict.value}: {check.reason}"
     why += f". With its tiny and quick settings, not with {', '.join(sorted(given))}" if given else ""
@@ -154,13 +159,36 @@ def _replay(found: Publication, records: Sequence[Record], kept: Outcomes, progr
             given = tuple(sorted(map(str, (record.cell.overrides or {}).items())))
             alike[record.method, record.preset, record.dataset, given, record.collapsed].append(record)
     for those in progress.each("replays", alike.values()):
-        found.items.append(kept.once("replay", those[0].method, those, partial(_replayed, those)))
+        item = kept.once("replay", those[0].method, those, partial(_replayed, those))
+        found.items.append(item)
+        if item.fate is Fate.PASSED:
+            found.replays.append(entry_of(item, next(one for one in those if one.key == item.name)))
+
+
+def entry_of(item: Item, record: Record) -> Replay:
+    """Return the board's entry for the passed replay `item` of `record`."""
+    here = Clock().stop()
+    return Replay(
+        key=record.key, method=record.method, dataset=record.dataset, source_sha256=source_sha256(record.method),
+        commit=here.git_commit, date=here.started[:10], outcome=item.why,
+    )  # fmt: skip
+
+
+def source_sha256(method: str) -> str:
+    """Return the SHA-256 of a method's own file, or of the files of a plug-in."""
+    kind = METHODS.get(method)
+    if (plugin := plugin_of(kind)) is not None:
+        return plugin.source_sha256
+    return hashlib.sha256(Path(inspect.getsourcefile(kind) or "").read_bytes()).hexdigest()
 
 
 def _replayed(records: Sequence[Record]) -> Item:
-    """Return the outcome of replaying one of `records`."""
     lowest = min(records, key=lambda one: math.inf if one.epsilon is None else one.epsilon)  # gains most by cheating
-    record = secrets.choice([lowest, secrets.choice(records)])
+    return replayed(secrets.choice([lowest, secrets.choice(records)]))
+
+
+def replayed(record: Record, failed: Fate = Fate.REFUSED) -> Item:
+    """Return the outcome of replaying `record`; `failed` is the fate if that fails for lack of data, for example."""
     cell = planned_again(record).cell
     if cell is None or record.noise is NoiseKind.SECURE:
         why = "its noise is secure" if cell is not None else "its settings cannot be planned again"
@@ -168,7 +196,7 @@ def _replayed(records: Sequence[Record]) -> Item:
     try:
         check = row_replay.check_row(cell, record.noise_salt, stated_here(record))
     except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
-        return Item("replay", record.key, Fate.REFUSED, f"it cannot be replayed: {type(error).__name__}: {error}")
+        return Item("replay", record.key, failed, f"it cannot be replayed: {type(error).__name__}: {error}")
     fate = Fate.PASSED if check.ok else Fate.REFUSED
     return Item("replay", record.key, fate, f"{check.verdict.value}: {check.reason}")
 
@@ -191,21 +219,21 @@ def _chosen(records: Sequence[Record], rerun: Sequence[str]) -> list[Record]:
             raise UnknownNameError("record to add", key, [record.key for record in records])
     for method, those in grouped((record.method, record) for record in records).items():
         if not any(record.method == method for record in chosen.values()):
-            best = min(those, key=lambda r: (_words(r)[1] != "", _seconds(r, records), r.key))
+            best = min(those, key=lambda r: (_words(r)[1] != "", cold_seconds(r, records), r.key))
             chosen[best.key] = best
     return list(chosen.values())
 
 
-def _seconds(record: Record, records: Sequence[Record]) -> float:
-    """Estimate the time of `record` from an empty cache: its own, plus that of records whose artefacts it reused."""
-    found = {kind for kind, (_, hits) in record.provenance.artefacts.items() if hits}
-    makers = defaultdict(list)
+def cold_seconds(record: Record, records: Iterable[Record]) -> float:
+    """Estimate the time of `record` from an empty cache: its own, plus that of the records that made its artefacts."""
+    reused = {kind for kind, (_, hits) in record.provenance.artefacts.items() if hits}
+    seconds = dict.fromkeys(reused, _UNKNOWN)
     for other in records:
-        if (other.method, other.dataset, other.preset) == (record.method, record.dataset, record.preset):
-            for kind, (misses, _) in other.provenance.artefacts.items():
-                if misses and kind in found:
-                    makers[kind].append(other.provenance.wall_seconds)
-    return record.provenance.wall_seconds + max(map(min, makers.values()), default=0.0)
+        if (other.dataset, other.preset) == (record.dataset, record.preset):
+            for kind in reused:
+                if other.provenance.artefacts.get(kind, (0, 0))[0]:
+                    seconds[kind] = min(seconds[kind], other.provenance.wall_seconds)
+    return record.provenance.wall_seconds + max(seconds.values(), default=0.0)
 
 
 def _words(record: Record) -> tuple[list[str], str]:

@@ -40,6 +40,7 @@ from bench.results.audited import by_student, with_audits
 from bench.results.derived import row_key
 from bench.results.pictures import read_picture
 from bench.results.record import Record
+from bench.results.replays import replay_of
 from bench.results.text import audited_text, claimed_text, epsilon_text
 from bench.storage.files import writing
 
@@ -222,10 +223,11 @@ class _Pages:
         self, record: Record, beside: Sequence[tuple[str, int]], seeds: int, line: tuple[Ranking, RowView] | None
     ) -> bytes:
         audits, attacks = self._audits[record.key], self._attacks[record.key]
+        replay = replay_of(self._source.replays, record.method, record.dataset, [record.key])
         kept = [("records", record.key), *(("audits", a.key) for a in audits), *(("attacks", a.key) for a in attacks)]
         raw = [self._keep(record.dataset, kind, key) for kind, key in kept]
         content = record_pages.record_page(
-            record, record_pages.record_parts(record, audits, attacks), line, beside, seeds,
+            record, record_pages.record_parts(record, audits, attacks, replay), line, beside, seeds,
             raw=next(filter(None, raw), ""), picture=_picture(record, line[1] if line else None),
             image=self._image(record), made=list(filter(None, map(self._attack_picture, attacks))),
         )  # fmt: skip

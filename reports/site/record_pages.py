@@ -31,6 +31,7 @@ from bench.results.audited import bound_text, runs_text
 from bench.results.command import command_for
 from bench.results.derived import claims_of_votes
 from bench.results.record import Record
+from bench.results.replays import Replay
 from bench.results.text import Table, claimed_text, epsilon_text, ledger_table, record_tables, words
 
 Parts = dict[str, list[Table]]
@@ -84,13 +85,19 @@ def _figure(href: str, text: str, more: str = "") -> str:
     return f'<figure class="sheet"><img src="../{href}" alt="{said}"{more}><figcaption>{said}</figcaption></figure>\n'
 
 
-def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequence[AttackRecord]) -> Parts:
-    """Return the tables of a record's page."""
+def record_parts(
+    record: Record, audits: Sequence[AuditRecord], attacks: Sequence[AttackRecord], replay: Replay | None = None
+) -> Parts:
+    """Return the tables of a record's page; `replay` is of its own run or of another of its method on its data set."""
     parts = record_tables(record)
     provenance = parts.pop("Provenance")
     if audits:
         votes = record.privacy is not None and claims_of_votes(record.privacy)
         parts["Audits"] = [table for audit in audits for table in _audit_tables(audit, votes)]
+    if replay is not None:
+        whose = "this run" if replay.key == record.key else f"{replay.key}, of this method on this data set"
+        row = (whose, replay.outcome, replay.date, replay.commit or "unknown")
+        parts["Replay"] = [Table("One run on other private data", ("run", "outcome", "day", "commit"), (row,))]
     if private := [attack for attack in attacks if attack.goal != ROBUSTNESS]:
         parts["Attacks"] = [_attack_table(attack) for attack in private]
     if apart := [_attack_table(attack) for attack in attacks if attack.goal == ROBUSTNESS]:

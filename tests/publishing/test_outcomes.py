@@ -64,6 +64,6 @@ def test_checks_second_runs_and_replays_are_kept(tmp_path: Path) -> None:
     with all_pass_the_check(), mock.patch("bench.publishing.verify._again", return_value=again):
         first = items()
     assert [item.kind for item in first] == ["check", "rerun", "replay"]
-    gone = {name: mock.Mock(side_effect=AssertionError(name)) for name in ("_checked", "_again", "_replayed")}
+    gone = {name: mock.Mock(side_effect=AssertionError(name)) for name in ("checked", "_again", "replayed")}
     with mock.patch.multiple("bench.publishing.verify", **gone):
         assert items() == first
