@@ -7,6 +7,7 @@ import functools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,19 @@ def test_a_crew_that_is_closed_while_results_are_on_their_way_ends(capfd: pytest
         seen = dict(found for found, _ in zip(crew.each(calls, lambda: True), range(3), strict=False))
         crew.close()
         assert all((result == position).all() for position, result in seen.items())
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_calls_that_run_past_a_crew_s_patience_end_and_others_follow(capfd: pytest.CaptureFixture[str]) -> None:
+    """Without patience, the audit of a slow method would last until its run ends, whatever --minutes says."""
+    crew = Crew(1, apart=True)
+    assert list(crew.each([functools.partial(time.sleep, 3_600)], lambda: False, 1.0)) == []
+    begin = time.monotonic()
+    assert list(crew.each([functools.partial(time.sleep, 3_600)], lambda: time.monotonic() < begin + 1, 1.0)) == []
+    assert [len(found) for _, found in crew.each([functools.partial(large, 1)], lambda: True, 1.0)] == [300_000]
+    crew.close()
     assert capfd.readouterr().err == ""
 
 

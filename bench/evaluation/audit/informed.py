@@ -209,7 +209,8 @@ def _by_transcript(game: Game, crew: Crew, until: float, power: bool) -> Outcome
         return len(found) < RUNS and time.monotonic() < until
 
     draws = min(RUNS, LIKELIHOODS // len(game.pairs))
-    for _, some in crew.each([partial(transcript_hits, game, draws)] * RUNS, more):
+    patience = until - time.monotonic()
+    for _, some in crew.each([partial(transcript_hits, game, draws)] * RUNS, more, patience):
         found += some
     return found[:RUNS], None
 
@@ -221,7 +222,7 @@ def _by_release(game: Game, crew: Crew, until: float, power: bool) -> Outcome:
     def played(trues: Sequence[int | None], share: float, *, silent: bool = False) -> list[tuple[int | None, Floats]]:
         calls = [partial(release_scores, game, true, silent=silent) for true in trues]
         end = begin + share * (until - begin)
-        return [(trues[place], scores) for place, scores in crew.each(calls, lambda: time.monotonic() < end)]
+        return [(trues[i], scores) for i, scores in crew.each(calls, lambda: time.monotonic() < end, until - begin)]
 
     def hits(pilot: Sequence[tuple[int | None, Floats]], counted: Sequence[tuple[int | None, Floats]]) -> list[bool]:
         usual = np.array([scores for _, scores in pilot])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -39,6 +41,7 @@ from bench.training.divergence import CollapsedError
 from bench.training.processes import start_worker
 
 R = TypeVar("R")
+_LOOK = 0.5  # seconds between two looks at the clock while calls run
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +156,18 @@ class Crew:
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
         if apart:
-            self._pool = ProcessPoolExecutor(workers, fresh_processes(), initializer=_start)
+            self._start()
 
-    def each(self, calls: Sequence[Callable[[], R]], more: Callable[[], bool]) -> Iterator[tuple[int, R]]:
-        """Yield (position, result) of `calls` as they finish; start no further call once ``more()`` is False."""
+    def _start(self) -> None:
+        self._pool = ProcessPoolExecutor(self.workers, fresh_processes(), initializer=_start)
+
+    def each(
+        self, calls: Sequence[Callable[[], R]], more: Callable[[], bool], patience: float = math.inf
+    ) -> Iterator[tuple[int, R]]:
+        """Yield (position, result) of `calls` as they finish; start no further call once ``more()`` is False.
+
+        Calls that then still run `patience` seconds later end without a result, unless they run in this process.
+        """
         if self._pool is None:
             for position, call in enumerate(calls):
                 if not more():
@@ -165,13 +176,20 @@ class Crew:
             return
         waiting = list(enumerate(calls))[::-1]
         running: dict[Future[R], int] = {}
+        until = math.inf
         while waiting or running:
             while waiting and len(running) < 2 * self.workers and more():
                 position, call = waiting.pop()
                 running[self._pool.submit(_called, pickle.dumps(call))] = position
             if not running:
                 return
-            for done in wait(running, return_when=FIRST_COMPLETED).done:
+            if until == math.inf and not more():
+                until = time.monotonic() + patience
+            if time.monotonic() > until:
+                self.close()
+                self._start()
+                return
+            for done in wait(running, None if patience == math.inf else _LOOK, return_when=FIRST_COMPLETED).done:
                 try:
                     yield running.pop(done), done.result()
                 except BrokenProcessPool as error:
