@@ -47,7 +47,8 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
             rows = [(names[a.student], *(text[name] for name in columns)) for a, text in zip(found, texts, strict=True)]
             print_table(f"audits at {100 * found[0].confidence:g}% confidence", ("student", *columns), rows)
             for a, text in zip(found, texts, strict=True):
-                print_fields(a.student, [(name, said) for name, said in text.items() if name not in columns])
+                below = [(_SAID.get(name, name), said) for name, said in text.items() if name not in columns]
+                print_fields(a.student, below)
     if not results:
         echo("audits: none")
     for a in results:
@@ -61,6 +62,7 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
 # Columns of the tables; the lines below a table give the remaining details.
 _PAIR = ("claimed", "proven", "by release", "by transcript", "outcome")
 _CANARIES = ("claimed", "proven", "audited", "mechanisms", "accuracy", "outcome")
+_SAID = {"cap": "could show at most"}  # the pages explain the word
 
 
 def _short_names(keys: Collection[str]) -> dict[str, str]:

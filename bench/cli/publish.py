@@ -33,7 +33,13 @@ All = Annotated[
     typer.Option("--all", help="Validate the whole board by today's rules: records that fail move to its ablations."),
 ]
 Minutes = Annotated[
-    float, typer.Option("--minutes", min=0, help="With --all: start no further check or replay after this time.")
+    float,
+    typer.Option(
+        "--minutes",
+        min=0,
+        show_default="no limit",
+        help="With --all: start no further check or replay after this time.",
+    ),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace published records that have the same key.")]
 

@@ -222,7 +222,7 @@ def test_audits_fill_the_column_and_are_kept(trained: Path) -> None:
     )  # fmt: skip
     done = bench(*words)
     assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("audits at 95% confidence", "by curve", "cap", "without noise", "right guesses"):
+    for word in ("audits at 95% confidence", "by curve", "could show at most", "without noise", "right guesses"):
         assert word in done.stdout
     audits, _ = RunDir(trained).read_audits()
     assert {audit.method for audit in audits} == {"nonprivate", "dp-sgd"}
