@@ -96,7 +96,7 @@ def record_parts(
         parts["Audits"] = [table for audit in audits for table in _audit_tables(audit, votes)]
     if replay is not None:
         whose = "this run" if replay.key == record.key else f"{replay.key}, of this method on this data set"
-        row = (whose, replay.outcome, replay.date, replay.commit or "unknown")
+        row = (whose, replay.outcome, replay.date, (replay.commit or "unknown")[:12])
         parts["Replay"] = [Table("One run on other private data", ("run", "outcome", "day", "commit"), (row,))]
     if private := [attack for attack in attacks if attack.goal != ROBUSTNESS]:
         parts["Attacks"] = [_attack_table(attack) for attack in private]
