@@ -236,7 +236,7 @@ def test_the_bound_by_a_curve_stands_beside_the_audited_one(
     print_audits([audit])
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert (f"by curve: {printed}" in lines) is bool(family)
-    assert "cap: 2.75" in lines
+    assert "could show at most: 2.75" in lines
     (row,) = [line.split() for line in lines if line.startswith("│ a ")]
     assert row[7] == "2.75"
 
