@@ -62,7 +62,7 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
 # Columns of the tables; the lines below a table give the remaining details.
 _PAIR = ("claimed", "proven", "by release", "by transcript", "outcome")
 _CANARIES = ("claimed", "proven", "audited", "mechanisms", "accuracy", "outcome")
-_SAID = {"cap": "could show at most"}  # the pages explain the word
+_SAID = {"cap": "could show at most"}  # audits.md explains the short word
 
 
 def _short_names(keys: Collection[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,23 +27,23 @@ from bench.interface.registry import METHODS
 from bench.publishing.outcomes import Outcomes
 from bench.publishing.publish import Fate, Item, Publication
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
-from bench.publishing.verify import checked, cold_seconds, demand_audits, entry_of, replayed, source_sha256
+from bench.publishing.verify import (
+    checked,
+    cold_seconds,
+    demand_audits,
+    entry_of,
+    replayed,
+    source_sha256,
+    stated_here,
+)
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.record import Record
-from bench.results.replays import REPLAYS, read_replays, replays_text
+from bench.results.replays import REPLAYS, Replay, read_replays, replays_text
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
 
 MOVED = "ablations/moved.csv"
 """Keys and reasons of the records that left the board."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replayable:
-    """A run that stands for its method on its data set, and the estimated seconds of one run with nothing cached."""
-
-    record: Record
-    seconds: float
 
 
 def revalidate(
@@ -110,14 +110,18 @@ def _replay(found: Publication, into: Path, progress: Progress, why: dict[str, s
     """Replay the cheapest run of each method and data set that has no valid replay, the fastest first."""
     keys = found.board.keys() - why.keys()
     records = [record for record in found.board.values() if record.key in keys]
-    valid = [one for one in read_replays(into) if one.key in keys and one.source_sha256 == source_sha256(one.method)]
+    known = read_replays(into)
+    valid = [one for one in known if one.key in keys and not _outdated(one)]
+    if valid != known:
+        write_atomic(into / REPLAYS, replays_text(valid).encode())
     done = {(one.method, one.dataset) for one in valid}
-    todo = [one for one in replayable(records) if (one.record.method, one.record.dataset) not in done]
-    for one in progress.each("replays", todo):
+    todo = [record for record in replayable(records) if (record.method, record.dataset) not in done]
+    for record in progress.each("replays", todo):
         if time.monotonic() > until:
             break
-        record = one.record
-        item = replayed(record, Fate.FLAGGED)
+        # Older records do not say whether another processor made the artefacts that they found.
+        stated = None if record.provenance.artefacts_found else stated_here(record)
+        item = replayed(record, stated, Fate.FLAGGED)
         if item.fate is Fate.PASSED:
             valid.append(entry_of(item, record))
             write_atomic(into / REPLAYS, replays_text(valid).encode())
@@ -134,17 +138,22 @@ def _replay(found: Publication, into: Path, progress: Progress, why: dict[str, s
         found.unchecked["a replay of their method on their data set; the same command continues"] = lack
 
 
-def replayable(records: Sequence[Record]) -> list[Replayable]:
+def _outdated(one: Replay) -> bool:
+    """Return whether the method's file has changed since; a plug-in that is not installed cannot be compared."""
+    return one.method in METHODS and one.source_sha256 != source_sha256(one.method)
+
+
+def replayable(records: Sequence[Record]) -> list[Record]:
     """Return the run to replay for each private method and data set, the fastest first; not tuned or secret ones."""
-    best: dict[tuple[str, str], Replayable] = {}
+    best: dict[tuple[str, str], tuple[float, Record]] = {}
     for record in sorted(records, key=lambda record: record.key):
         known = record.method in METHODS and METHODS.get(record.method).private
         if not known or record.cell.tuning is not None or record.noise is NoiseKind.SECURE or record.student is None:
             continue
-        one, place = Replayable(record, cold_seconds(record, records)), (record.method, record.dataset)
-        if place not in best or one.seconds < best[place].seconds:
-            best[place] = one
-    return sorted(best.values(), key=lambda one: one.seconds)
+        seconds, place = cold_seconds(record, records), (record.method, record.dataset)
+        if place not in best or seconds < best[place][0]:
+            best[place] = seconds, record
+    return [record for _, record in sorted(best.values(), key=lambda one: one[0])]
 
 
 def _reject(why: dict[str, str], records: Iterable[Record], reason: str) -> None:

@@ -184,17 +184,21 @@ def source_sha256(method: str) -> str:
 
 def _replayed(records: Sequence[Record]) -> Item:
     lowest = min(records, key=lambda one: math.inf if one.epsilon is None else one.epsilon)  # gains most by cheating
-    return replayed(secrets.choice([lowest, secrets.choice(records)]))
+    record = secrets.choice([lowest, secrets.choice(records)])
+    return replayed(record, stated_here(record))
 
 
-def replayed(record: Record, failed: Fate = Fate.REFUSED) -> Item:
-    """Return the outcome of replaying `record`; `failed` is the fate if that fails for lack of data, for example."""
+def replayed(record: Record, stated: row_replay.Stated | None, failed: Fate = Fate.REFUSED) -> Item:
+    """Return the outcome of replaying `record`, which must reproduce what is `stated`.
+
+    `failed` is the fate if it cannot be replayed, for lack of data for example.
+    """
     cell = planned_again(record).cell
     if cell is None or record.noise is NoiseKind.SECURE:
         why = "its noise is secure" if cell is not None else "its settings cannot be planned again"
         return Item("replay", record.key, Fate.FLAGGED, f"not replayed: {why}")
     try:
-        check = row_replay.check_row(cell, record.noise_salt, stated_here(record))
+        check = row_replay.check_row(cell, record.noise_salt, stated)
     except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
         return Item("replay", record.key, failed, f"it cannot be replayed: {type(error).__name__}: {error}")
     fate = Fate.PASSED if check.ok else Fate.REFUSED

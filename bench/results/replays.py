@@ -15,7 +15,10 @@ REPLAYS = "replays.json"
 
 
 class Replay(Row):
-    """A run that gave equal releases on other private data; see :func:`bench.evaluation.check.row_replay.check_row`."""
+    """A run that passed :func:`bench.evaluation.check.row_replay.check_row`.
+
+    It gave equal releases on other private data, or its ledger declares a bypass, as `outcome` says.
+    """
 
     key: str
     """Key of the replayed record."""
@@ -37,10 +40,7 @@ _REPLAYS = TypeAdapter(list[Replay])
 
 
 def read_replays(folder: Path) -> list[Replay]:
-    """Return the replays of the board in `folder`; none without the file. Raises :class:`BenchError` if it is damaged.
-
-    Tolerates a folder that is no board.
-    """
+    """Return the replays of the board in `folder`, none without the file; raise :class:`BenchError` if it is damaged."""
     path = folder / REPLAYS
     try:
         return _REPLAYS.validate_json(read_plain(path))

@@ -6,11 +6,11 @@ import functools
 
 import pytest
 
-from bench.core.config import NoiseKind
 from bench.evaluation.check.row_replay import check_row
 from bench.experiments.device import prepare_device
 from bench.interface.registry import METHODS
 from bench.publishing.reproduce import planned_again
+from bench.publishing.revalidate import replayable
 from bench.publishing.verify import stated_here
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -19,22 +19,11 @@ from helpers.paths import ROOT
 
 @functools.cache
 def cheapest() -> dict[str, Record]:
-    """Return each private method's committed record that took the least time, the cheapest first.
-
-    Records that `publish` does not replay are left out: secure noise, tuned, failed or collapsed ones.
-    """
+    """Return the committed record of each method that `publish --all` would replay first."""
     found: dict[str, Record] = {}
-    for record in RunDir(ROOT / "leaderboards").read_records(set_aside=False).found:
-        if record.epsilon is None or record.student is None or record.cell.tuning is not None:
-            continue
-        known = found.get(record.method)
-        if record.noise is not NoiseKind.SECURE and (known is None or seconds(record) < seconds(known)):
-            found[record.method] = record
-    return dict(sorted(found.items(), key=lambda item: seconds(item[1])))
-
-
-def seconds(record: Record) -> float:
-    return record.provenance.wall_seconds
+    for record in replayable(RunDir(ROOT / "leaderboards").read_records(set_aside=False).found):
+        found.setdefault(record.method, record)
+    return found
 
 
 @pytest.mark.replay

@@ -15,7 +15,7 @@ import pytest
 from bench.core.progress import Progress
 from bench.evaluation.check import noninterference
 from bench.publishing.outcomes import Outcomes
-from bench.publishing.publish import Fate, Item, Publication, rebuild
+from bench.publishing.publish import Fate, Item, Publication, rebuild, write
 from bench.publishing.revalidate import MOVED, revalidate
 from bench.results.record import Record
 from bench.results.replays import read_replays
@@ -48,7 +48,7 @@ def validated(board: Path, replay: Callable[[Record], Item]) -> Publication:
     """Validate with `replay` for the replays."""
     with (
         all_pass_the_check(),
-        mock.patch("bench.publishing.revalidate.replayed", lambda record, failed: replay(record)),
+        mock.patch("bench.publishing.revalidate.replayed", lambda record, *given: replay(record)),
     ):
         return revalidate(board, Outcomes(board), Progress())
 
@@ -115,6 +115,45 @@ def test_each_replay_is_kept_at_once_and_not_repeated(board: Path) -> None:
     assert tried[3:] == [PATE]
 
 
+def test_a_replay_of_an_edited_method_counts_no_longer_and_one_of_an_absent_plugin_stays(board: Path) -> None:
+    validated(board, passes)
+    replays = {one["key"]: one for one in json.loads((board / "replays.json").read_text())}
+    replays[PATE]["source_sha256"] = "0" * 64
+    replays[GNMAX]["method"] = "not-installed"
+    (board / "replays.json").write_text(json.dumps(list(replays.values())))
+    with all_pass_the_check():
+        revalidate(board, Outcomes(board), Progress(), minutes=0)
+    assert [one.key for one in read_replays(board)] == [GNMAX]
+
+
+def test_a_published_run_s_replay_joins_those_on_the_board(board: Path) -> None:
+    validated(board, passes)
+    (old,) = [one for one in read_replays(board) if one.key == PATE]
+    new = old.model_copy(update={"date": "2030-01-01"})
+    write(Publication(replays=[new]), board)
+    assert {one.key: one.date for one in read_replays(board)}[PATE] == "2030-01-01"
+    assert len(read_replays(board)) == 2
+
+
+@pytest.mark.parametrize("artefacts", [0, 3])
+def test_a_replay_need_not_reproduce_what_used_artefacts_of_unknown_origin(
+    board: Path, artefacts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Artefacts made on another processor change the student: no reason to move a method's rows."""
+    edit(board, PATE, lambda values: values["provenance"].update(artefacts_found=artefacts))
+    asked: dict[str, object] = {}
+
+    def replayed(record: Record, stated: object, failed: Fate) -> Item:
+        asked[record.key] = stated
+        return passes(record)
+
+    monkeypatch.setattr("bench.publishing.revalidate.stated_here", lambda record: "stated")
+    monkeypatch.setattr("bench.publishing.revalidate.replayed", replayed)
+    with all_pass_the_check():
+        revalidate(board, Outcomes(board), Progress())
+    assert asked[PATE] == (None if artefacts else "stated")
+
+
 def test_a_failed_replay_moves_the_method_s_rows_on_that_data_and_an_impossible_one_none(board: Path) -> None:
     def rejects(fate: Fate) -> Callable[[Record], Item]:
         return lambda record: (
@@ -138,7 +177,7 @@ def test_a_rejected_method_loses_its_rows(board: Path) -> None:
             "bench.evaluation.check.noninterference.check_method",
             lambda kind, **options: rejected if kind.name == "pate" else passed,
         ),
-        mock.patch("bench.publishing.revalidate.replayed", lambda record, failed: passes(record)),
+        mock.patch("bench.publishing.revalidate.replayed", lambda record, *given: passes(record)),
     ):
         found = revalidate(board, Outcomes(board), Progress())
     assert set(found.gone) == OF_PATE
