@@ -40,7 +40,7 @@ _REPLAYS = TypeAdapter(list[Replay])
 
 
 def read_replays(folder: Path) -> list[Replay]:
-    """Return the replays of the board in `folder`, none without the file; raise :class:`BenchError` if it is damaged."""
+    """Return the replays of the board in `folder`, none without the file; raise :class:`BenchError` if damaged."""
     path = folder / REPLAYS
     try:
         return _REPLAYS.validate_json(read_plain(path))
