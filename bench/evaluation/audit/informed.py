@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bench.core.errors import BenchError
+from bench.core.progress import Stage
 from bench.core.seeds import new_salt
 from bench.core.transforms import as_float
 from bench.core.types import Instrument, Released
@@ -187,7 +188,8 @@ def informed_attack(
             for attack, instrument in ((_by_transcript, Instrument.TRANSCRIPT), (_by_release, Instrument.RELEASE)):
                 until = time.monotonic() + share
                 try:
-                    hits, silent = attack(game, crew, until, options.power)
+                    with context.progress.stage(f"{count} candidates by {instrument}", RUNS, share) as guesses:
+                        hits, silent = attack(game, crew, until, options.power, guesses)
                 except BenchError as error:
                     note(f"{count} candidates by {instrument}: {error}")
                 else:
@@ -202,7 +204,7 @@ def informed_attack(
 Outcome = tuple[list[bool], tuple[int, int] | None]
 
 
-def _by_transcript(game: Game, crew: Crew, until: float, power: bool) -> Outcome:
+def _by_transcript(game: Game, crew: Crew, until: float, power: bool, stage: Stage) -> Outcome:
     found: list[bool] = []
 
     def more() -> bool:
@@ -212,17 +214,22 @@ def _by_transcript(game: Game, crew: Crew, until: float, power: bool) -> Outcome
     patience = until - time.monotonic()
     for _, some in crew.each([partial(transcript_hits, game, draws)] * RUNS, more, patience):
         found += some
+        stage.advance(len(some))
     return found[:RUNS], None
 
 
-def _by_release(game: Game, crew: Crew, until: float, power: bool) -> Outcome:
+def _by_release(game: Game, crew: Crew, until: float, power: bool, stage: Stage) -> Outcome:
     generator = np.random.default_rng(secrets.randbits(256))
     begin = time.monotonic()
 
     def played(trues: Sequence[int | None], share: float, *, silent: bool = False) -> list[tuple[int | None, Floats]]:
         calls = [partial(release_scores, game, true, silent=silent) for true in trues]
         end = begin + share * (until - begin)
-        return [(trues[i], scores) for i, scores in crew.each(calls, lambda: time.monotonic() < end, until - begin)]
+        ended = []
+        for position, scores in crew.each(calls, lambda: time.monotonic() < end, until - begin):
+            ended.append((trues[position], scores))
+            stage.advance()
+        return ended
 
     def hits(pilot: Sequence[tuple[int | None, Floats]], counted: Sequence[tuple[int | None, Floats]]) -> list[bool]:
         usual = np.array([scores for _, scores in pilot])
