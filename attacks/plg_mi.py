@@ -123,7 +123,9 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
     with seeded(context.streams.torch("plg-mi/start")):
         net = GanGenerator(target.shape, config.gan_noise, target.classes, width=config.gan_width)
         critic = ProjectionDiscriminator(target.shape, target.classes, config.gan_width)
-    depends = {"settings": dataclasses.asdict(config), "version": 1, "target": state_digest(target.model)}
+    for part in (net, critic):  # channels last: two thirds of the time for photographs
+        part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    depends = {"settings": dataclasses.asdict(config), "version": 2, "target": state_digest(target.model)}
     with context.stage("conditional-gan", depends, config.gan_steps, "conditional GAN") as (checkpoint, stage):
         return train_conditional_gan(
             net.to(context.device).train(), critic.to(context.device).train(), images[best.flatten()], labels,
