@@ -96,6 +96,7 @@ FOUND: list[list[tuple[type[Method], str]]] = [
         (thresholds.MeanNorm, r"moves? the values by .* \(L2\) in its call 1 of gaussian"),
         (thresholds.JumpingScale, r"moves? the values by .* \(L2\) in its call 1 of gaussian"),
         (thresholds.Inverts, r"moves? the values by .* \(L2\) in its call 1 of gaussian"),
+        (thresholds.NearDuplicates, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
         (thresholds.RoundedCount, r"records together move the values by 300 \(L2\) in its call 1 of gaussian"),
         (thresholds.PublicMargin, r"one record moves the values by .* \(L2\) in its call 1 of gaussian"),
         (thresholds.LocalSensitivity, "records together move the values by"),

@@ -135,6 +135,24 @@ class Inverts(MeanNorm):
         return float(rows.shape[1] ** 0.5)
 
 
+class NearDuplicates(SubsetSums):
+    """Sums of unit vectors over the records of a class that are not within a hundredth of one kept before."""
+
+    name = "cheat-near-duplicates"
+    adjacency = Adjacency.REPLACE
+    sensitivity = 2.0
+
+    def values(self, given: Given) -> torch.Tensor:
+        labels, rows = given.private.labels, given.private.images.double().flatten(1) / 255
+        near = (torch.cdist(rows, rows, p=1) / rows.shape[1] < 0.01) & (labels[:, None] == labels)
+        kept: list[int] = []
+        for place in range(len(rows)):
+            if not near[place, kept].any():
+                kept.append(place)
+        sums = torch.zeros(given.private.facts.classes, rows.shape[1], dtype=torch.float64)
+        return sums.index_add(0, labels[kept], torch.nn.functional.normalize(rows[kept])).flatten()
+
+
 class RoundedCount(SubsetSums):
     """The number of records to the nearest hundred, charged like the number itself."""
 

@@ -234,10 +234,36 @@ class Lone:
         return dataclasses.replace(data, images=images, labels=labels)
 
 
-def lone_sets(records: int) -> list[Lone]:
-    """Return the sets with a lone record for `records` in all, most revealing first."""
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A set in one class whose first image is nearer to sixteen others than these are to each other, or without it.
+
+    Each of the others differs from the first by `step` grey levels in a part of its own. A method that drops records
+    near to one that it keeps uses the first alone, and all the others if it is absent (add-remove) or a copy of one of
+    them (replace).
+    """
+
+    step: int
+    present: bool = True
+
+    def of(self, data: PrivateData, unit: PrivacyUnit, adjacency: Adjacency, seed: int) -> PrivateData:
+        """Return this set, of the size of `data`."""
+        _, height, width = data.facts.shape
+        part = (4 * np.arange(height) // height)[:, None] * 4 + 4 * np.arange(width) // width
+        others = torch.from_numpy(np.where(part == np.arange(16)[:, None, None], 64 + self.step, 64).astype(np.uint8))
+        images = others[torch.arange(len(data)) % 16, None].repeat(1, data.images.shape[1], 1, 1)
+        if self.present:
+            images[0] = 64
+        label = int(np.random.default_rng([seed, 11]).integers(data.facts.classes))
+        first = 1 if lacks_one(unit, adjacency) and not self.present else 0
+        return dataclasses.replace(data, images=images[first:], labels=torch.full((len(images) - first,), label))
+
+
+def lone_sets(records: int) -> list[Lone | Hub]:
+    """Return the sets in which one record among `records` matters most, most revealing first."""
     sizes = sorted({round(1.5**power) for power in range(2, 100) if 1.5**power < records})
-    return [*map(Lone, range(4)), Lone(2, apart=True), *(Lone(2, copies=size) for size in sizes)]
+    hubs = [Hub(round(2 ** (power / 2))) for power in (10, 8, 6, 12, 4, 14, 9, 11, 7, 13, 5, 2, 0)]
+    return [*map(Lone, range(4)), Lone(2, apart=True), *hubs, *(Lone(2, copies=size) for size in sizes)]
 
 
 def _extremes(shape: tuple[int, int, int]) -> list[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
@@ -275,8 +301,9 @@ class Few:
 
 
 Variant = (
-    Literal["given", "unrelated", "renamed", "absent", "client", "clients", "client's labels"] | int | Step | Lone | Few
-)
+    Literal["given", "unrelated", "renamed", "absent", "client", "clients", "client's labels"]
+    | int | Step | Lone | Hub | Few
+)  # fmt: skip
 """A private set made from another; a number selects a neighbour, and "absent" is the set without one record. In
 "client" one client's records have other images, in "client's labels" other labels, and in "clients" the records of half
 of the clients have other images; :func:`clients_replaced` makes these."""
@@ -319,7 +346,7 @@ def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, adjacency: 
         return unrelated(data, unit, seed)
     if which == "renamed":
         return renamed(data, seed)
-    if isinstance(which, Step | Lone):
+    if isinstance(which, Step | Lone | Hub):
         return which.of(data, unit, adjacency, seed)
     if which == "absent":
         kept = torch.arange(len(data)) != absent_place(which, len(data), unit, adjacency, seed)

@@ -64,7 +64,7 @@ def _walked(
 
 
 def _moved_alone(given: Replay, trial: Trial, method: type[Method], patience: float) -> str:
-    """Return how a record unlike all others moves a sum or a vote by more than its charge, or a release, or "".
+    """Return how a record unlike all others, or near to many, moves a sum, a vote or a release too far, or "".
 
     Sets on which a run fails are left out, and so are those that `patience` seconds do not allow.
     """
