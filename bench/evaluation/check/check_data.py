@@ -103,7 +103,7 @@ def clients_replaced(
         labels[rows] = data.labels[rows].bincount(minlength=data.facts.classes).argmin()
         return dataclasses.replace(data, labels=labels), number
     images = data.images.clone()
-    images[rows] = (unrelated(data, seed=seed) if half else unusual(data, seed)).images[rows]
+    images[rows] = (unrelated(data, seed=seed) if half else unusual(data, seed=seed)).images[rows]
     return dataclasses.replace(data, images=images), number
 
 
@@ -135,11 +135,11 @@ def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) 
     return dataclasses.replace(data, images=images, labels=labels)
 
 
-def unusual(data: PrivateData, seed: int = 0) -> PrivateData:
+def unusual(data: PrivateData, unit: PrivacyUnit = PrivacyUnit.RECORD, seed: int = 0) -> PrivateData:
     """Return as many records of :func:`pattern` images, nine in ten of one class, in random order.
 
-    Here records of one class differ as much as they can, so that a sum over some of a class moves if another record
-    takes the place of one that is absent.
+    Those of one class differ as much as they can, so that a sum over some of a class moves if another record takes the
+    place of one that is absent. For the unit label, whose images are public, the images are `data`'s.
     """
     generator = np.random.default_rng([seed, 8])
     images = torch.from_numpy(np.stack([pattern(number, data.facts.shape) for number in range(len(data))]))
@@ -147,7 +147,8 @@ def unusual(data: PrivateData, seed: int = 0) -> PrivateData:
     others = max(2 * data.facts.classes, len(data) // 10)
     labels[:others] = (np.arange(others) % data.facts.classes)[: len(data)]
     order = torch.from_numpy(generator.permutation(len(data)))
-    return dataclasses.replace(data, images=images[order], labels=torch.from_numpy(labels)[order])
+    images = data.images if unit is PrivacyUnit.LABEL else images[order]
+    return dataclasses.replace(data, images=images, labels=torch.from_numpy(labels)[order])
 
 
 def pattern(number: int, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
@@ -187,7 +188,7 @@ class Step:
             data = dataclasses.replace(data, images=data.images // 32)
             other = dataclasses.replace(data, images=255 - data.images)
         else:
-            other = unusual(data, seed) if self.route == "unusual" else unrelated(data, unit, seed)
+            other = unusual(data, unit, seed) if self.route == "unusual" else unrelated(data, unit, seed)
         rows = np.random.default_rng([seed, 4]).permutation(len(data))
         if self.route == "shades":  # classes that are half bright could cancel
             rows = rows[np.argsort(data.labels.numpy()[rows], kind="stable")]

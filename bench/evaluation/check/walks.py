@@ -20,6 +20,8 @@ from bench.interface.method import Method
 
 Replay = Callable[[Variant], list[Given] | str]
 """Returns the inputs of a method's mechanisms on a set, or how the run differed from the first."""
+ROUTES: tuple[Route, ...] = ("unrelated", "unusual", "shades")
+"""The paths to walk; on the first two, images may be public."""
 FAILS = "it fails"
 
 
@@ -34,10 +36,9 @@ def searched(trial: Trial, first: Outcome, patience: float, *, briefly: bool = F
     method, given = _replays(trial, first)
     whole = True
     recorded = [call.given for call in first.calls if call.given is not None]
-    images = method.unit is PrivacyUnit.RECORD and not briefly
-    routes: tuple[Route, ...] = ("unrelated", "unusual", "shades") if images else ("unrelated",)
+    routes = ROUTES[:1] if briefly else ROUTES if method.unit is PrivacyUnit.RECORD else ROUTES[:2]
     searches = [partial(_walked, given, recorded, trial, method, route, patience) for route in routes]
-    searches += [partial(_moved_alone, given, trial, method, patience)] if images else []
+    searches += [partial(_moved_alone, given, trial, method, patience)] if routes == ROUTES else []
     for search in searches:
         begin = time.process_time()
         if found := search():
