@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.evaluation.check.check_data import CHECK_FACTS, Lone, clients_replaced, generated, lone_sets, variant_of
+from bench.evaluation.check.check_data import CHECK_FACTS, Hub, Lone, clients_replaced, generated, lone_sets, variant_of
 from bench.evaluation.check.noninterference import check_method
 from bench.training.by_record import in_equal_batches
 from cheats.honest import Given
 from cheats.inner_functions import HonestFunction
 
 
-@pytest.mark.parametrize("which", lone_sets(100))
+@pytest.mark.parametrize("which", [one for one in lone_sets(100) if isinstance(one, Lone)])
 def test_sets_with_a_lone_record_differ_from_their_neighbours_in_it_alone(which: Lone) -> None:
     data = generated(dataclasses.replace(CHECK_FACTS, private_records=100)).private
     alone = dataclasses.replace(which, present=False)
@@ -32,6 +32,24 @@ def test_sets_with_a_lone_record_differ_from_their_neighbours_in_it_alone(which:
         assert torch.equal(first.labels[kept], labels)
         mates = int((labels == first.labels[place]).sum())
         assert mates in ((0,) if which.apart else (which.copies - 1, which.copies) if which.copies else (99,))
+
+
+@pytest.mark.parametrize("step", sorted(one.step for one in lone_sets(100) if isinstance(one, Hub)))
+def test_a_hub_is_nearer_to_all_others_than_these_are_to_each_other(step: int) -> None:
+    data = generated(dataclasses.replace(CHECK_FACTS, private_records=100)).private
+    first = variant_of(data, Hub(step), PrivacyUnit.RECORD, Adjacency.REPLACE, 3)
+    others = first.images[1:].unique(dim=0).float().flatten(1)
+    assert len(others) == 16
+    assert len(first.labels.unique()) == 1
+    for norm in (1.0, 2.0):
+        near = torch.cdist(first.images[:1].float().flatten(1), others, norm)
+        apart = torch.cdist(others, others, norm)[~torch.eye(16, dtype=torch.bool)]
+        assert apart.min() > 1.4 * near.max() > 0
+    for adjacency, records in ((Adjacency.ADD_REMOVE, 99), (Adjacency.REPLACE, 100)):
+        second = variant_of(data, Hub(step, present=False), PrivacyUnit.RECORD, adjacency, 3)
+        assert len(second) == records
+        assert torch.equal(second.images[-99:], first.images[1:])
+        assert len(second.images.unique(dim=0)) == 16
 
 
 def test_half_of_the_clients_get_other_images_under_their_labels() -> None:
