@@ -131,6 +131,9 @@ def test_neighbours_differ_in_one_record_and_keep_every_class(number: int, unit:
 def test_unusual_sets_have_every_class_and_lose_records_under_add_remove() -> None:
     data = private_pair()[1]
     strange = unusual(data, seed=1)
+    labelled = unusual(data, PrivacyUnit.LABEL, seed=1)
+    assert torch.equal(labelled.images, data.images)
+    assert torch.equal(labelled.labels, strange.labels)
     counts = strange.labels.bincount(minlength=data.facts.classes)
     assert len(strange) == len(data)
     assert counts.min() >= 2
